@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# System libraries by pkg-config; the CMake packages that Debian ships for some of them are broken (docs/dependencies.md).
+find_package(PkgConfig REQUIRED)
+find_package(Threads REQUIRED)
+pkg_check_modules(UV REQUIRED IMPORTED_TARGET libuv)
+pkg_check_modules(H2O REQUIRED IMPORTED_TARGET libh2o)
+pkg_check_modules(NATS REQUIRED IMPORTED_TARGET libnats)
+pkg_check_modules(MONGOC REQUIRED IMPORTED_TARGET libmongoc-1.0)
+pkg_check_modules(HIREDIS REQUIRED IMPORTED_TARGET hiredis)
+pkg_check_modules(CURL REQUIRED IMPORTED_TARGET libcurl)
+pkg_check_modules(JANSSON REQUIRED IMPORTED_TARGET jansson)
+pkg_check_modules(OPENSSL REQUIRED IMPORTED_TARGET openssl)
+pkg_check_modules(SECCOMP REQUIRED IMPORTED_TARGET libseccomp)
+pkg_check_modules(WSLAY REQUIRED IMPORTED_TARGET libwslay)
+pkg_check_modules(CHECK REQUIRED IMPORTED_TARGET check)
+find_library(HTTP_PARSER_STATIC libhttp_parser.a REQUIRED)
+find_library(UV_STATIC libuv_a.a REQUIRED)
+find_library(JANSSON_STATIC libjansson.a REQUIRED)
