@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The provider seam: what the lifecycle needs from a sandbox provider (OpenSandbox, later Devbox) and its volume
+ * manager. Implementations translate wire answers into typed errors and never retry mutations; deciding, reading back
+ * and waiting belong to the workflow. All calls block, may be used from any thread (one `call` per thread at a time)
+ * and clip their time-outs to call->deadline_us. Errors: provider_error (HTTP status in err->provider_status),
+ * provider_timeout (outcome UNKNOWN when the request had left), cancelled. Not found is an answer, not an error. */
+#ifndef SK_PROVIDER_PROVIDER_H
+#define SK_PROVIDER_PROVIDER_H
+
+#include "common/base/sched.h"
+#include "common/instance/instance.h"
+
+#define SK_REMOTE_ID_SIZE 128
+#define SK_REMOTES_MAX 16 /* objects of one sandbox that are looked at in one go */
+
+enum sk_remote_state { SK_REMOTE_PENDING, SK_REMOTE_RUNNING, SK_REMOTE_PAUSED, SK_REMOTE_STOPPING, SK_REMOTE_ENDED, SK_REMOTE_UNKNOWN };
+
+/* One provider object as listed. Labels: sessionId = sandboxId, sandkeep.dev/epoch, sandkeep.dev/operation (job id). */
+struct sk_remote {
+    char id[SK_REMOTE_ID_SIZE];
+    char sandbox_id[SK_SANDBOX_ID_SIZE];
+    enum sk_remote_state state;
+    int64_t epoch;     /* 0 = no label */
+    char job_id[SK_UUID_SIZE]; /* "" = no label */
+    int64_t created_at; /* Unix ms, 0 = unknown */
+};
+
+struct sk_create_spec {
+    const char *sandbox_id;
+    int64_t epoch;
+    const char *job_id;
+    const struct sk_image *image;
+    const struct sk_limit *limit;
+    const struct sk_storage *storage; /* volume to mount when it has a claim */
+};
+
+struct sk_provider {
+    const struct sk_provider_ops *ops;
+    void *self;
+};
+
+struct sk_provider_ops {
+    /* Objects that carry sessionId = sandbox_id, any state, at most SK_REMOTES_MAX (more is provider_error). */
+    int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count, struct sk_error *err);
+    int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found, struct sk_error *err);
+    /* Not idempotent: after any error with outcome UNKNOWN the caller lists. */
+    int (*create)(void *self, struct sk_call *call, const struct sk_create_spec *spec, struct sk_remote *out, struct sk_error *err);
+    int (*resume)(void *self, struct sk_call *call, const char *remote_id, struct sk_error *err); /* of a paused object */
+    /* Asks for removal; *gone when the object is certainly absent already (404 counts). */
+    int (*remove)(void *self, struct sk_call *call, const char *remote_id, bool *gone, struct sk_error *err);
+    /* Re-labels an adopted object with a new epoch and job (merge-patch of its metadata). */
+    int (*relabel)(void *self, struct sk_call *call, const char *remote_id, int64_t epoch, const char *job_id, bool *found, struct sk_error *err);
+    /* Does the command channel inside answer? *ready = false while it does not; only a broken provider is an error. */
+    int (*probe)(void *self, struct sk_call *call, const char *remote_id, bool *ready, struct sk_error *err);
+    /* Volumes: no-ops that succeed when the provider has none (has_volumes false). */
+    int (*volume_ensure)(void *self, struct sk_call *call, const char *claim_name, const char *storage_size, struct sk_error *err);
+    int (*volume_remove)(void *self, struct sk_call *call, const char *claim_name, struct sk_error *err); /* 404 = done */
+    /* All objects that carry a sessionId label, page by page (1-based); *more = false at the end. */
+    int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more, struct sk_error *err);
+    int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
+    bool has_volumes;
+    const char *name; /* "opensandbox": the record's provider field */
+};
+
+struct sk_opensandbox_config {
+    const char *base_url;          /* AGENT_SANDBOX_OPENSANDBOX_BASEURL */
+    const char *api_key;
+    bool use_server_proxy;
+    const char *volume_manager_url; /* "" = volumes off */
+    const char *volume_manager_token;
+    const char *entrypoint;        /* "" = the SDK's default tail -f /dev/null */
+    int64_t request_timeout_ms;    /* 120 000 */
+    int64_t answer_max_bytes;      /* bound of any JSON answer: 8 MiB */
+};
+SK_MUST_USE int sk_opensandbox_new(const struct sk_opensandbox_config *config, const struct sk_sched *sched, struct sk_provider *out, struct sk_error *err);
+void sk_opensandbox_free(struct sk_provider *provider);
+
+#endif
