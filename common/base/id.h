@@ -48,6 +48,8 @@ SK_MUST_USE bool sk_time_parse(const char *text, int64_t *unix_ms);
 
 /* Strict UTF-8 (no surrogates, no overlong forms). Returns the number of code points or -1. */
 long sk_utf8_length(const char *text, size_t len);
+/* Bytes of the valid sequence that starts at `text` (1..4), 0 when there is none within `len`. */
+size_t sk_utf8_sequence(const char *text, size_t len);
 bool sk_text_has_control(const char *text, size_t len);
 /* Bounded copy: false (and an empty string) when it does not fit. */
 SK_MUST_USE bool sk_copy(char *out, size_t size, const char *text);
