@@ -11,6 +11,7 @@
 #define SK_LOG_LOG_H
 
 #include "common/base/error.h"
+#include "common/base/sched.h"
 
 enum sk_log_level { SK_LOG_LEVEL_DEBUG, SK_LOG_LEVEL_INFO, SK_LOG_LEVEL_WARN, SK_LOG_LEVEL_ERROR };
 
@@ -33,20 +34,28 @@ void sk_log_set_level(enum sk_log_level level); /* any thread; SIGHUP uses it */
 enum sk_log_level sk_log_get_level(void);
 /* "debug" | "info" | "warn" | "error"; false when unknown. */
 SK_MUST_USE bool sk_log_level_parse(const char *text, enum sk_log_level *out);
-/* Redirects lines to a callback (tests, simulator); NULL restores stderr. */
+/* Redirects lines to a callback (tests, simulator; always JSON, newline included); NULL restores stderr. The callback
+ * runs under the log lock: it must not log. */
 void sk_log_capture(void (*sink)(void *arg, const char *line, size_t len), void *arg);
+/* Takes the time stamps from this clock (simulator: virtual time); NULL restores the real one. Not while logging. */
+void sk_log_set_clock(const struct sk_sched *sched);
+/* Lines that could not be written (stderr is a full pipe in non-blocking mode, a closed one, …): for a metric. */
+unsigned long long sk_log_dropped(void);
 void sk_log_write(enum sk_log_level level, const char *message, const struct sk_log_field *fields, size_t count);
 
-#define SK_LOG_AT(lvl, msg, ...)                                                                                       \
+/* SK_LOG_AT(level, message, fields…). A closing empty field is put after the caller's own, so that no variadic macro is
+ * ever called without an argument: __VA_OPT__ and ", ##" are warnings under -Wpedantic in one compiler or the other. */
+#define SK_LOG_AT(lvl, ...) SK_LOG_AT_FIELDS((lvl), __VA_ARGS__, SK_F("", NULL))
+#define SK_LOG_AT_FIELDS(lvl, msg, ...)                                                                                \
     do {                                                                                                               \
         if ((lvl) >= sk_log_get_level()) {                                                                             \
-            const struct sk_log_field sk_fields_[] = {__VA_ARGS__ __VA_OPT__(, ) SK_F("", NULL)};                      \
+            const struct sk_log_field sk_fields_[] = {__VA_ARGS__};                                                    \
             sk_log_write((lvl), (msg), sk_fields_, sizeof(sk_fields_) / sizeof(sk_fields_[0]) - 1);                    \
         }                                                                                                              \
     } while (0)
-#define SK_LOG_DEBUG(msg, ...) SK_LOG_AT(SK_LOG_LEVEL_DEBUG, msg __VA_OPT__(, ) __VA_ARGS__)
-#define SK_LOG_INFO(msg, ...)  SK_LOG_AT(SK_LOG_LEVEL_INFO, msg __VA_OPT__(, ) __VA_ARGS__)
-#define SK_LOG_WARN(msg, ...)  SK_LOG_AT(SK_LOG_LEVEL_WARN, msg __VA_OPT__(, ) __VA_ARGS__)
-#define SK_LOG_ERROR(msg, ...) SK_LOG_AT(SK_LOG_LEVEL_ERROR, msg __VA_OPT__(, ) __VA_ARGS__)
+#define SK_LOG_DEBUG(...) SK_LOG_AT(SK_LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define SK_LOG_INFO(...)  SK_LOG_AT(SK_LOG_LEVEL_INFO, __VA_ARGS__)
+#define SK_LOG_WARN(...)  SK_LOG_AT(SK_LOG_LEVEL_WARN, __VA_ARGS__)
+#define SK_LOG_ERROR(...) SK_LOG_AT(SK_LOG_LEVEL_ERROR, __VA_ARGS__)
 
 #endif
