@@ -10,11 +10,14 @@
  *     };
  *
  * For every key NAME the variable NAME_FILE names a file holding the value (one trailing newline is cut). Values are
- * checked all at once: every bad variable is listed with its value (masked for secrets) and the allowed range. */
+ * checked all at once: every bad variable is listed with its value (masked for secrets) and the allowed range. An empty
+ * variable counts as unset, except for strings and URLs, where it means "nothing". NAME together with NAME_FILE is an
+ * error. All calls on one thread; nothing blocks but reading local files. */
 #ifndef SK_CONFIG_CONFIG_H
 #define SK_CONFIG_CONFIG_H
 
 #include "common/base/error.h"
+#include "common/base/version.h"
 
 #include <stdio.h>
 
@@ -58,6 +61,11 @@ struct sk_config_key {
     {.name = env, .type = SK_CONFIG_TYPE_LISTEN, .offset = offsetof(st, field), .default_text = def, .unit = "host:port", .help = doc}
 #define SK_CONFIG_URL(st, field, env, def, ch, fl, doc) \
     {.name = env, .type = SK_CONFIG_TYPE_URL, .offset = offsetof(st, field), .default_text = def, .choices = ch, .flags = (fl), .unit = "URL", .help = doc}
+/* The key that every service has: names of enum sk_log_level in its order (so the int is the level), re-read on SIGHUP. */
+#define SK_CONFIG_LOG_LEVEL(st, field) \
+    {.name = "SANDKEEP_LOG_LEVEL", .type = SK_CONFIG_TYPE_ENUM, .offset = offsetof(st, field), .default_text = "info", \
+     .choices = sk_config_log_levels, .flags = SK_CONFIG_RELOAD, .unit = "", .help = "Lines below this level are not written."}
+extern const char *const sk_config_log_levels[];
 
 struct sk_config {
     const char *program;
@@ -73,7 +81,9 @@ SK_MUST_USE int sk_config_env_file(const char *path, struct sk_error *err);
 /* Fills `values` (zeroed by the caller). Writes one line per bad key to `problems` and returns their number (0 = good).
  * `values` is usable only on 0. Cross-key rules are the caller's own, after this. */
 SK_MUST_USE int sk_config_load(struct sk_config *config, FILE *problems);
-/* Re-reads keys flagged SK_CONFIG_RELOAD; bad values are reported and left as they were. */
+/* Re-reads keys flagged SK_CONFIG_RELOAD (from --env-file and NAME_FILE: a process's own environment does not change);
+ * returns the number of bad values, which are reported and left as they were. Only numbers, booleans and choices are
+ * reloaded, never strings. Call it on the thread that reads those fields (the loop). */
 int sk_config_reload(struct sk_config *config, FILE *problems);
 void sk_config_fini(struct sk_config *config);
 
@@ -90,6 +100,7 @@ struct sk_service_cli {
     bool (*extra)(void *arg, int argc, char **argv, int *index);
     int (*check)(void *values, FILE *problems);          /* cross-key rules: number of problems; or NULL */
     void *arg;
+    const struct sk_version_library *libraries;          /* for --version; ends with a NULL name; or NULL */
 };
 SK_MUST_USE int sk_service_cli(const struct sk_service_cli *cli, int argc, char **argv);
 
