@@ -59,21 +59,23 @@ struct sk_op_info {
     bool available;              /* false: commands answer operation_blocked in this release */
     int phase_count;
     struct sk_phase_info phases[SK_PHASES_MAX];
-    unsigned claimable_from;     /* bit mask over enum sk_status; bit 0 = no record */
+    bool claimable_from[SK_STATUS_COUNT]; /* [SK_STATUS_NONE] = no record */
 };
 
-const struct sk_status_info *sk_status_info(enum sk_status status); /* never NULL for known statuses */
+/* The rows of the tables; never NULL for known values, NULL for NONE's neighbours outside the enum (INVALID, garbage). */
+const struct sk_status_info *sk_status_info(enum sk_status status);
 const struct sk_op_info *sk_op_info(enum sk_op op);
-const char *sk_status_name(enum sk_status status); /* "none" for NONE */
-const char *sk_op_name(enum sk_op op);
-enum sk_status sk_status_parse(const char *name); /* SK_STATUS_INVALID when unknown */
-enum sk_op sk_op_parse(const char *name);         /* SK_OP_INVALID when unknown */
+const char *sk_status_name(enum sk_status status); /* "none" for NONE, "invalid" for anything unknown */
+const char *sk_op_name(enum sk_op op);             /* likewise */
+enum sk_status sk_status_parse(const char *name); /* SK_STATUS_INVALID when unknown, NULL or "none" */
+enum sk_op sk_op_parse(const char *name);         /* SK_OP_INVALID likewise */
 /* Index of a phase of an operation, -1 when the operation has no such phase. */
 int sk_op_phase_index(enum sk_op op, const char *phase);
 /* May `op` be claimed from `from`? A transitional `from` also needs a stale, failed or released operation: that is the
  * caller's to know. */
 bool sk_op_claimable(enum sk_op op, enum sk_status from);
-/* Is `to` a legal successor of `from` by any claim, commit, compensation or removal? Used before every write. */
+/* Is `to` a legal successor of `from` by any claim, commit, compensation or removal (NONE as `to`)? Staying is legal.
+ * Used before every write. */
 bool sk_status_move_legal(enum sk_status from, enum sk_status to);
 
 #endif
