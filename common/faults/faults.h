@@ -17,12 +17,17 @@ enum sk_fault_point {
     SK_FAULT_COUNT
 };
 
+/* A setting that does not parse ends the process with status 2 and a line on stderr: a test must never pass because its
+ * fault was misspelt. Items are tried in order; several may act at one pass (a delay and then an exit). */
 #ifdef SANDKEEP_FAULT_POINTS
+/* Reads SANDKEEP_FAULT now instead of at the first point: call it at start. */
+void sk_fault_check(void);
 /* `operation` is a wire name such as "provision", or NULL. Returns true when the caller should fail. Thread-safe. */
 bool sk_fault_hit(enum sk_fault_point point, const char *operation);
 #define SK_FAULT(point, operation) sk_fault_hit(SK_FAULT_##point, (operation))
 #else
 #define SK_FAULT(point, operation) false
+static inline void sk_fault_check(void) {}
 #endif
 const char *sk_fault_name(enum sk_fault_point point);
 /* Prints "name<TAB>doc" lines: `sk-lifecycle --list-fault-points` in test builds. */
