@@ -32,10 +32,13 @@ static const struct code_info *code_info(enum sk_code code)
     return &codes[code];
 }
 
+/* A few bytes more than is kept, so that sk_copy_cut sees whether the last code point was cut. */
+#define FORMAT_SIZE (SK_ERROR_MESSAGE_MAX + 8)
+
 /* Formats into a buffer of its own first: an argument may be err->message itself. */
 static void fill(struct sk_error *err, enum sk_code code, enum sk_outcome outcome, const char *fmt, va_list args)
 {
-    char text[SK_ERROR_MESSAGE_MAX];
+    char text[FORMAT_SIZE];
     const struct code_info *info = code_info(code);
 
     if (err == NULL)
@@ -72,25 +75,18 @@ int sk_fail_unknown(struct sk_error *err, enum sk_code code, const char *fmt, ..
 
 int sk_fail_context(struct sk_error *err, const char *fmt, ...)
 {
-    char text[2 * SK_ERROR_MESSAGE_MAX];
+    char context[FORMAT_SIZE], text[2 * FORMAT_SIZE];
     va_list args;
     int len;
 
     if (err == NULL)
         return -1;
     va_start(args, fmt);
-    len = vsnprintf(text, SK_ERROR_MESSAGE_MAX, fmt, args);
+    len = vsnprintf(context, sizeof(context), fmt, args);
     va_end(args);
     if (len < 0)
         return -1;
-    if (len >= SK_ERROR_MESSAGE_MAX)
-        len = SK_ERROR_MESSAGE_MAX - 1;
-    if (err->message[0] != '\0') {
-        /* The sum of both always fits into text. */
-        int rest = snprintf(text + len, sizeof(text) - (size_t)len, ": %s", err->message);
-        if (rest < 0)
-            text[len] = '\0';
-    }
+    snprintf(text, sizeof(text), "%s%s%s", context, err->message[0] != '\0' ? ": " : "", err->message);
     sk_copy_cut(err->message, sizeof(err->message), text);
     return -1;
 }
