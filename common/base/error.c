@@ -36,7 +36,8 @@ static const struct code_info *code_info(enum sk_code code)
 #define FORMAT_SIZE (SK_ERROR_MESSAGE_MAX + 8)
 
 /* Formats into a buffer of its own first: an argument may be err->message itself. */
-static void fill(struct sk_error *err, enum sk_code code, enum sk_outcome outcome, const char *fmt, va_list args)
+__attribute__((format(printf, 4, 0))) static void fill(struct sk_error *err, enum sk_code code, enum sk_outcome outcome,
+                                                       const char *fmt, va_list args)
 {
     char text[FORMAT_SIZE];
     const struct code_info *info = code_info(code);
