@@ -127,7 +127,7 @@ enum sk_code sk_code_parse(const char *name)
 {
     if (name == NULL)
         return SK_ERR_INTERNAL;
-    for (int code = SK_OK; code < SK_ERR_CANCELLED; code++) {
+    for (int code = SK_OK + 1; code < SK_ERR_CANCELLED; code++) {
         if (strcmp(codes[code].name, name) == 0)
             return (enum sk_code)code;
     }
