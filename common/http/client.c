@@ -186,9 +186,13 @@ static enum sk_http_end end_of(const struct sk_http_transfer *t, CURLcode rc, bo
         return SK_HTTP_ABORTED;
     switch (rc) {
     case CURLE_OK:
-        return SK_HTTP_DONE;
+        /* libcurl takes a connection that is closed inside the headers for a complete empty answer. */
+        return t->final_headers ? SK_HTTP_DONE : SK_HTTP_LOST;
     case CURLE_OPERATION_TIMEDOUT:
         return SK_HTTP_TIMEOUT;
+    case CURLE_OUT_OF_MEMORY:
+        /* Also libcurl's word for a header line above its own 100 KiB, which comes before ours can see it. */
+        return sent ? SK_HTTP_LIMIT : SK_HTTP_ABORTED;
     case CURLE_UNSUPPORTED_PROTOCOL: /* HTTP/0.9, when something was sent */
     case CURLE_WEIRD_SERVER_REPLY:
     case CURLE_BAD_CONTENT_ENCODING:
@@ -224,19 +228,25 @@ static int report(struct sk_http_transfer *t, CURLcode rc, bool sent, struct sk_
             why = t->idle ? "no byte within the idle time-out" : "not finished in time";
         break;
     case SK_HTTP_LIMIT:
-        why = t->header_bytes > SK_HTTP_ANSWER_HEADERS_MAX ? "the answer's headers are larger than the limit"
-                                                           : "the answer is larger than the limit";
+        why = t->header_bytes > SK_HTTP_ANSWER_HEADERS_MAX || !t->final_headers
+                  ? "the answer's headers are larger than the limit"
+                  : "the answer is larger than the limit";
         retryable = false;
         break;
     case SK_HTTP_ABORTED:
         code = SK_ERR_INTERNAL;
-        why = t->out_of_memory ? "out of memory" : "given up by the reader or writer of the body";
+        why = t->out_of_memory || rc == CURLE_OUT_OF_MEMORY ? "out of memory"
+                                                            : "given up by the reader or writer of the body";
         break;
     case SK_HTTP_REFUSED:
         if (rc == CURLE_URL_MALFORMAT || rc == CURLE_UNSUPPORTED_PROTOCOL) {
             code = SK_ERR_INVALID_REQUEST;
             retryable = false;
         }
+        break;
+    case SK_HTTP_LOST:
+        if (rc == CURLE_OK)
+            why = "closed inside the headers";
         break;
     default:
         break;

@@ -261,7 +261,7 @@ static char *copy(const char *data, size_t len)
     return out;
 }
 
-static void clone(struct peer_request *out, const struct peer_request *in)
+static void copy_request(struct peer_request *out, const struct peer_request *in)
 {
     *out = *in;
     out->headers = copy(in->headers, strlen(in->headers));
@@ -310,7 +310,7 @@ static void *serve(void *arg)
         r.connection = c->number;
         r.number = ++peer->request_count;
         if (r.number <= RECORDS_MAX)
-            clone(&peer->records[r.number - 1], &r);
+            copy_request(&peer->records[r.number - 1], &r);
         pthread_mutex_unlock(&peer->lock);
         keep = peer->handler(peer->arg, &r, c->fd);
         peer_request_free(&r);
@@ -448,7 +448,7 @@ bool peer_last(struct peer *peer, const char *method, const char *target_prefix,
         const struct peer_request *r = &peer->records[i - 1];
         if ((method[0] == '\0' || strcmp(method, r->method) == 0) &&
             strncmp(r->target, target_prefix, strlen(target_prefix)) == 0) {
-            clone(out, r);
+            copy_request(out, r);
             found = true;
         }
     }
