@@ -472,13 +472,15 @@ static void disconnect(struct sk_bus_nats *bus)
     pthread_mutex_unlock(&bus->subs_mu);
     if (nc == NULL)
         return;
+    pthread_mutex_lock(&bus->mu);
+    link = bus->link;
+    bus->link = NULL; /* what its callbacks say from now on is about the past */
+    bus->linked = bus->verified = false;
+    state_changed(bus);
+    pthread_mutex_unlock(&bus->mu);
     natsConnection_Close(nc);
 
     pthread_mutex_lock(&bus->mu);
-    link = bus->link;
-    bus->link = NULL;
-    bus->linked = bus->verified = false;
-    state_changed(bus);
     while ((bus->live_subs > 0 || !link->closed) && sk_mono_us(bus->sched) < deadline_us)
         sk_bus_wait_changed(bus, 100);
     if (bus->live_subs > 0 || !link->closed)

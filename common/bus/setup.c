@@ -23,7 +23,6 @@
 #define JS_ERR_STREAM_NAME_IN_USE 10058
 #define JS_ERR_CONSUMER_NOT_FOUND 10014
 #define JS_ERR_NO_MESSAGE         10037
-#define JS_ERR_SEQUENCE_NOT_FOUND 10043
 
 json_t *sk_js_api(struct sk_bus_nats *bus, json_t *request, int64_t timeout_ms, int *api_error, struct sk_error *err,
                   const char *name_fmt, ...)
@@ -303,11 +302,20 @@ int sk_bus_nats_setup(struct sk_bus_nats *bus, struct sk_error *err)
 int sk_bus_nats_delete_message(struct sk_bus_nats *bus, const char *stream, uint64_t sequence, struct sk_error *err)
 {
     int api_error;
-    json_t *answer = sk_js_api(bus, json_pack("{s:I, s:b}", "seq", (json_int_t)sequence, "no_erase", 1),
-                               SK_BUS_API_TIMEOUT_MS, &api_error, err, "STREAM.MSG.DELETE.%s", stream);
+    struct sk_error ignored;
+    json_t *answer =
+        sk_js_api(bus, json_pack("{s:I, s:b}", "seq", (json_int_t)sequence, "no_erase", 1), SK_BUS_API_TIMEOUT_MS,
+                  &api_error, err, "STREAM.MSG.DELETE.%s", stream);
 
-    if (answer == NULL && api_error != JS_ERR_NO_MESSAGE && api_error != JS_ERR_SEQUENCE_NOT_FOUND)
+    if (answer != NULL) {
+        json_decref(answer);
+        return 0;
+    }
+    if (api_error == 0)
         return -1;
+    /* "Delete failed" has one number for every reason: look whether the message is there at all. */
+    answer = sk_js_api(bus, json_pack("{s:I}", "seq", (json_int_t)sequence), SK_BUS_API_TIMEOUT_MS, &api_error, &ignored,
+                       "STREAM.MSG.GET.%s", stream);
     json_decref(answer);
-    return 0;
+    return api_error == JS_ERR_NO_MESSAGE ? 0 : -1;
 }

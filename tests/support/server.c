@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Starting and ending real servers; see server.h. */
+#include "tests/support/server.h"
+
+#include <arpa/inet.h>
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void pause_ms(long ms)
+{
+    struct timespec t = {ms / 1000, ms % 1000 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+bool sk_test_within(int ms, bool (*probe)(void *arg), void *arg)
+{
+    struct timespec start, now;
+
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (;;) {
+        if (probe(arg))
+            return true;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 >= ms)
+            return probe(arg);
+        pause_ms(5);
+    }
+}
+
+static int loopback(int port, struct sockaddr_in *at)
+{
+    memset(at, 0, sizeof(*at));
+    at->sin_family = AF_INET;
+    at->sin_port = htons((uint16_t)port);
+    at->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+int sk_test_free_port(void)
+{
+    struct sockaddr_in at;
+    socklen_t len = sizeof(at);
+    int fd = loopback(0, &at);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&at, &len), 0);
+    close(fd);
+    return ntohs(at.sin_port);
+}
+
+/* Ready = NATS has sent its INFO line; Redis has answered a PING (with anything: it may want a password). */
+static bool answers(void *arg)
+{
+    struct sk_test_server *server = arg;
+    struct sockaddr_in at;
+    int fd = loopback(server->port, &at);
+    struct timeval limit = {1, 0};
+    char first = 0;
+    bool good;
+
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    good = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+    if (good && server->kind == SK_TEST_REDIS)
+        good = write(fd, "PING\r\n", 6) == 6;
+    good = good && read(fd, &first, 1) == 1 && (server->kind == SK_TEST_REDIS || first == 'I');
+    close(fd);
+    return good;
+}
+
+void sk_test_server_again(struct sk_test_server *server)
+{
+    char port[16], extra[sizeof(server->extra)], log[sizeof(server->dir) + 8];
+    const char *argv[48];
+    int argc = 0;
+    char *rest = extra, *word;
+    pid_t parent = getpid();
+
+    ck_assert_int_eq(server->pid, 0);
+    snprintf(port, sizeof(port), "%d", server->port);
+    snprintf(log, sizeof(log), "%s.log", server->dir);
+    if (server->kind == SK_TEST_NATS) {
+        const char *base[] = {"nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", server->dir};
+        for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
+            argv[argc++] = base[i];
+    } else {
+        const char *base[] = {"redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", server->dir,
+                              "--save", "", "--appendonly", "no"};
+        for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
+            argv[argc++] = base[i];
+    }
+    memcpy(extra, server->extra, sizeof(extra));
+    while ((word = strsep(&rest, " ")) != NULL) {
+        if (*word != '\0' && argc < 46)
+            argv[argc++] = word;
+    }
+    argv[argc] = NULL;
+    server->pid = fork();
+    ck_assert_int_ge(server->pid, 0);
+    if (server->pid == 0) {
+        int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent)
+            _exit(126);
+        if (fd >= 0) {
+            dup2(fd, 1);
+            dup2(fd, 2);
+        }
+        execvp(argv[0], (char *const *)(void *)argv);
+        _exit(127);
+    }
+    ck_assert_msg(sk_test_within(15000, answers, server), "%s does not answer; see %s", argv[0], log);
+}
+
+void sk_test_server_start(struct sk_test_server *server, int kind, const char *extra)
+{
+    const char *base = getenv("TMPDIR");
+
+    memset(server, 0, sizeof(*server));
+    server->kind = kind;
+    server->port = sk_test_free_port();
+    snprintf(server->dir, sizeof(server->dir), "%s/sk-test-XXXXXX", base != NULL ? base : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(server->dir));
+    snprintf(server->extra, sizeof(server->extra), "%s", extra != NULL ? extra : "");
+    snprintf(server->url, sizeof(server->url), "%s://127.0.0.1:%d", kind == SK_TEST_NATS ? "nats" : "redis", server->port);
+    sk_test_server_again(server);
+}
+
+void sk_test_server_kill(struct sk_test_server *server)
+{
+    if (server->pid <= 0)
+        return;
+    kill(server->pid, SIGKILL);
+    while (waitpid(server->pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+    server->pid = 0;
+}
+
+void sk_test_server_freeze(struct sk_test_server *server, bool frozen)
+{
+    ck_assert_int_gt(server->pid, 0);
+    ck_assert_int_eq(kill(server->pid, frozen ? SIGSTOP : SIGCONT), 0);
+}
+
+static void remove_tree(const char *dir, bool itself)
+{
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        execlp("find", "find", dir, "-mindepth", itself ? "0" : "1", "-delete", (char *)NULL);
+        _exit(127);
+    }
+    while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+void sk_test_server_wipe(struct sk_test_server *server)
+{
+    ck_assert_int_eq(server->pid, 0);
+    remove_tree(server->dir, false);
+}
+
+void sk_test_server_end(struct sk_test_server *server)
+{
+    char log[sizeof(server->dir) + 8];
+
+    if (server->dir[0] == '\0')
+        return;
+    sk_test_server_kill(server);
+    remove_tree(server->dir, true);
+    snprintf(log, sizeof(log), "%s.log", server->dir);
+    unlink(log);
+    server->dir[0] = '\0';
+}
