@@ -128,13 +128,15 @@ class Nats(Member):
 
 
 class Redis(Member):
+    """--set-proc-title no: redis would write its title over the environment that marks our processes."""
+
     @property
     def address(self):
         return f"redis://127.0.0.1:{self.port()}/0"
 
     def command(self):
         return [program("redis-server", "run make install-deps"), "--bind", "127.0.0.1", "--port", self.port(), "--dir", self.data,
-                "--daemonize", "no", "--appendonly", "yes", "--save", "", "--protected-mode", "yes"]
+                "--daemonize", "no", "--appendonly", "yes", "--save", "", "--protected-mode", "yes", "--set-proc-title", "no"]
 
     def probe(self):
         return probes.redis("127.0.0.1", self.port())

@@ -181,6 +181,7 @@ class Stack:
             for member in self.members():
                 for port in member.ports:
                     self.state.port(port)
+                self.remember_url(member)
             self.state.save()
             names = {member.name for member in wanted}
             self.stop_all([name for name in self.state.data["members"] if name not in names and self.state.alive(name)])
