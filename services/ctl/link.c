@@ -133,10 +133,12 @@ unsigned ctl_link_reconnects(const struct ctl_link *link)
     return atomic_load(&link->reconnects);
 }
 
-natsMsg *ctl_next(natsSubscription *subscription, int64_t ms)
+/* *nobody: the server says that nobody listens where the request went (nats.c turns that message into a status). */
+static natsMsg *next(natsSubscription *subscription, int64_t ms, bool *nobody)
 {
     int64_t end = sk_mono_ms(&sk_sched_system) + ms;
 
+    *nobody = false;
     while (!ctl_interrupted) {
         int64_t left = end - sk_mono_ms(&sk_sched_system);
         natsMsg *message = NULL;
@@ -146,10 +148,20 @@ natsMsg *ctl_next(natsSubscription *subscription, int64_t ms)
         status = natsSubscription_NextMsg(&message, subscription, left < SLICE_MS ? left : SLICE_MS);
         if (status == NATS_OK)
             return message;
+        *nobody = status == NATS_NO_RESPONDERS;
+        if (*nobody)
+            return NULL;
         if (status != NATS_TIMEOUT)
             sk_sleep_ms(&sk_sched_system, left < SLICE_MS ? left : SLICE_MS); /* disconnected: never spin */
     }
     return NULL;
+}
+
+natsMsg *ctl_next(natsSubscription *subscription, int64_t ms)
+{
+    bool nobody;
+
+    return next(subscription, ms, &nobody);
 }
 
 json_t *ctl_message_json(natsMsg *message)
@@ -161,20 +173,13 @@ json_t *ctl_message_json(natsMsg *message)
     return json_loadb(natsMsg_GetData(message), (size_t)len, JSON_ALLOW_NUL, NULL);
 }
 
-static bool no_responders(natsMsg *message)
-{
-    const char *status = NULL;
-
-    return natsMsg_GetDataLength(message) == 0 && natsMsgHeader_Get(message, "Status", &status) == NATS_OK &&
-           strcmp(status, "503") == 0;
-}
-
 /* One request with an inbox of its own, so that an interrupt is seen while waiting. NULL and *exit_status on failure.
  */
 static natsMsg *request(struct ctl *ctl, natsMsg *message, const char *inbox, int64_t timeout_ms, int *exit_status)
 {
     natsSubscription *subscription = NULL;
     natsMsg *answer = NULL;
+    bool nobody = false;
     natsStatus status = natsConnection_SubscribeSync(&subscription, ctl->link->connection, inbox);
 
     *exit_status = CTL_DEADLINE;
@@ -183,14 +188,11 @@ static natsMsg *request(struct ctl *ctl, natsMsg *message, const char *inbox, in
     if (status != NATS_OK) {
         *exit_status = CTL_UNREACHABLE;
     } else {
-        answer = ctl_next(subscription, timeout_ms);
-        if (answer != NULL && no_responders(answer)) {
-            natsMsg_Destroy(answer);
-            answer = NULL;
+        answer = next(subscription, timeout_ms, &nobody);
+        if (nobody)
             *exit_status = CTL_UNREACHABLE;
-        } else if (answer == NULL && ctl_interrupted) {
+        else if (ctl_interrupted)
             *exit_status = CTL_INTERRUPTED;
-        }
     }
     natsSubscription_Destroy(subscription);
     return answer;

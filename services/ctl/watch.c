@@ -29,6 +29,7 @@ struct watch {
     int64_t heard_ms;
     unsigned reconnects;
     bool open;
+    bool waiting; /* and said so */
     int64_t shown;
 };
 
@@ -271,6 +272,9 @@ static int follow(struct watch *watch)
             status = open_consumer(watch);
             if (status > 0)
                 return status;
+            if (status < 0 && !watch->waiting)
+                ctl_note(watch->ctl, "waiting for the event stream…");
+            watch->waiting = status < 0;
             if (status < 0)
                 sk_sleep_ms(&sk_sched_system, RETRY_MS);
             continue;
