@@ -95,8 +95,8 @@ void sk_test_server_again(struct sk_test_server *server)
         for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
             argv[argc++] = base[i];
     } else {
-        const char *base[] = {"redis-server", "--bind", "127.0.0.1", "--port", port, "--dir", server->dir,
-                              "--save", "", "--appendonly", "no"};
+        const char *base[] = {"redis-server", "--bind", "127.0.0.1", "--port",       port, "--dir",
+                              server->dir,    "--save", "",          "--appendonly", "no"};
         for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
             argv[argc++] = base[i];
     }
@@ -133,7 +133,8 @@ void sk_test_server_start(struct sk_test_server *server, int kind, const char *e
     snprintf(server->dir, sizeof(server->dir), "%s/sk-test-XXXXXX", base != NULL ? base : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(server->dir));
     snprintf(server->extra, sizeof(server->extra), "%s", extra != NULL ? extra : "");
-    snprintf(server->url, sizeof(server->url), "%s://127.0.0.1:%d", kind == SK_TEST_NATS ? "nats" : "redis", server->port);
+    snprintf(server->url, sizeof(server->url), "%s://127.0.0.1:%d", kind == SK_TEST_NATS ? "nats" : "redis",
+             server->port);
     sk_test_server_again(server);
 }
 

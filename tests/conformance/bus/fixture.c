@@ -66,8 +66,8 @@ struct sk_delivery *collector_wait(struct collector *got, int count)
     struct probe probe = {.got = got, .count = count};
     struct sk_delivery *last;
 
-    ck_assert_msg(sk_test_within(10000, has_count, &probe), "%d deliveries came, %d were expected", collector_count(got),
-                  count);
+    ck_assert_msg(sk_test_within(10000, has_count, &probe), "%d deliveries came, %d were expected",
+                  collector_count(got), count);
     pthread_mutex_lock(&got->mu);
     last = count > 0 ? got->items[count - 1] : NULL;
     pthread_mutex_unlock(&got->mu);
@@ -140,9 +140,9 @@ json_t *api(struct sk_bus_nats *nats, const char *name, const char *body)
     json_t *json;
 
     snprintf(subject, sizeof(subject), "$JS.API.%s", name);
-    ck_assert_msg(
-        sk_bus_nats_request(nats, subject, body, body != NULL ? strlen(body) : 0, 3000, &reply, &len, &err) == 0, "%s",
-        err.message);
+    ck_assert_msg(sk_bus_nats_request(nats, subject, body, body != NULL ? strlen(body) : 0, 3000, &reply, &len, &err) ==
+                      0,
+                  "%s", err.message);
     json = json_loadb(reply, len, 0, NULL);
     ck_assert_ptr_nonnull(json);
     free(reply);
@@ -207,8 +207,10 @@ static void expect_pong(int fd)
 
 int raw_open(int port)
 {
-    static const char hello[] = "CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}\r\n";
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static const char hello[] =
+        "CONNECT {\"verbose\":false,\"pedantic\":false,\"headers\":true,\"no_responders\":true}\r\n";
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval limit = {5, 0};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -219,8 +221,8 @@ int raw_open(int port)
     return fd;
 }
 
-void raw_publish(int fd, const char *subject, const char *reply, const void *headers, size_t headers_len, const void *body,
-                 size_t body_len)
+void raw_publish(int fd, const char *subject, const char *reply, const void *headers, size_t headers_len,
+                 const void *body, size_t body_len)
 {
     char line[1024];
     int len;

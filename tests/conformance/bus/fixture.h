@@ -55,7 +55,7 @@ bool stored_becomes(struct sk_bus_nats *nats, const char *stream, int count);
 /* A raw connection: CONNECT done, headers allowed. */
 int raw_open(int port);
 /* HPUB with exactly this header block and body; subject as given. */
-void raw_publish(int fd, const char *subject, const char *reply, const void *headers, size_t headers_len, const void *body,
-                 size_t body_len);
+void raw_publish(int fd, const char *subject, const char *reply, const void *headers, size_t headers_len,
+                 const void *body, size_t body_len);
 
 #endif

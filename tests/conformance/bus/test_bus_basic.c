@@ -114,7 +114,8 @@ START_TEST(test_publish_acked_and_repeats)
     rig_start(&rig);
     for (int i = 0; i < COUNT; i++) {
         snprintf(ids[i], sizeof(ids[i]), "id-%d", i);
-        messages[i] = (struct sk_message){.subject = "sandbox.evt.app-1.lifecycle.phase", .message_id = ids[i], .body = "{}", .body_len = 2};
+        messages[i] = (struct sk_message){
+            .subject = "sandbox.evt.app-1.lifecycle.phase", .message_id = ids[i], .body = "{}", .body_len = 2};
     }
     for (int round = 0; round < 2; round++) {
         ck_assert_int_eq(rig.bus.ops->publish_acked(rig.bus.self, messages, COUNT, acked, 10000, &err), 0);
@@ -193,10 +194,14 @@ START_TEST(test_pull_order_headers_and_double_ack)
 {
     struct rig rig;
     struct sk_error err;
-    struct sk_header headers[] = {{(char *)(uintptr_t)"Sandbox-Reply-To", (char *)(uintptr_t)"_INBOX.me"},
-                                  {(char *)(uintptr_t)"traceparent", (char *)(uintptr_t)"00-1-2-01"}};
-    struct sk_message message = {.subject = "sandbox.cmd.lifecycle.ensure.app-0123456789abcdef", .message_id = "m1", .headers = headers,
-                                 .header_count = 2, .body = "{\"id\":\"1\"}", .body_len = 10};
+    struct sk_header headers[] = {{(char *)(uintptr_t) "Sandbox-Reply-To", (char *)(uintptr_t) "_INBOX.me"},
+                                  {(char *)(uintptr_t) "traceparent", (char *)(uintptr_t) "00-1-2-01"}};
+    struct sk_message message = {.subject = "sandbox.cmd.lifecycle.ensure.app-0123456789abcdef",
+                                 .message_id = "m1",
+                                 .headers = headers,
+                                 .header_count = 2,
+                                 .body = "{\"id\":\"1\"}",
+                                 .body_len = 10};
     struct sk_delivery *first;
     bool acked;
 
@@ -239,7 +244,8 @@ START_TEST(test_many_deliveries)
 
     rig_start(&rig);
     for (int i = 0; i < COUNT; i++)
-        messages[i] = (struct sk_message){.subject = "sandbox.cmd.lifecycle.touch.app-0123456789abcdef", .body = "{}", .body_len = 2};
+        messages[i] = (struct sk_message){
+            .subject = "sandbox.cmd.lifecycle.touch.app-0123456789abcdef", .body = "{}", .body_len = 2};
     ck_assert_int_eq(rig.bus.ops->publish_acked(rig.bus.self, messages, COUNT, acked, 10000, &err), 0);
     collector_wait(&rig.got, COUNT);
     ck_assert_int_eq(rig.bus.ops->ack_many(rig.bus.self, rig.got.items, COUNT, &err), 0);
@@ -316,7 +322,8 @@ START_TEST(test_two_replicas_share_a_consumer_and_stop_hands_over)
     rig_start(&rig);
     collector_init(&got);
     other = bus_open(&rig.server, NULL, &bus);
-    ck_assert_int_eq(sk_bus_nats_pull(other, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
+    ck_assert_int_eq(
+        sk_bus_nats_pull(other, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
     ck_assert_int_eq(sk_bus_nats_wait(other, 5000, &err), 0);
     for (int i = 0; i < 400; i++)
         put(&rig.bus, "sandbox.cmd.lifecycle.stop.app-0123456789abcdef", NULL, "x");
@@ -376,7 +383,8 @@ START_TEST(test_requests)
     ck_assert_int_eq(sk_bus_nats_request(rig.nats, "not a subject", "", 0, 200, &reply, &len, &err), -1);
     ck_assert_int_eq(err.code, SK_ERR_INVALID_REQUEST);
     ck_assert_int_eq(sk_bus_nats_drain(rig.nats, 2000), 0);
-    ck_assert_msg(sk_bus_nats_delete_message(rig.nats, SK_STREAM_COMMANDS, 77, &err) == 0, "%s", err.message); /* not there: fine */
+    ck_assert_msg(sk_bus_nats_delete_message(rig.nats, SK_STREAM_COMMANDS, 77, &err) == 0, "%s",
+                  err.message); /* not there: fine */
     rig_end(&rig);
 }
 END_TEST
@@ -407,5 +415,6 @@ END_TEST
 
 SK_CHECK_MAIN("bus", test_setup_is_idempotent_and_keeps_what_others_set, test_setup_changes_an_existing_consumer,
               test_publish_acked_and_repeats, test_publish_refused_does_not_stop_the_others, test_full_stream_refuses,
-              test_pull_order_headers_and_double_ack, test_many_deliveries, test_nak_term_in_progress, test_want_is_a_limit,
-              test_two_replicas_share_a_consumer_and_stop_hands_over, test_requests, test_many_threads)
+              test_pull_order_headers_and_double_ack, test_many_deliveries, test_nak_term_in_progress,
+              test_want_is_a_limit, test_two_replicas_share_a_consumer_and_stop_hands_over, test_requests,
+              test_many_threads)
