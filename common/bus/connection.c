@@ -6,6 +6,7 @@
  * object and subscribes everything again. */
 #include "common/bus/internal.h"
 
+#include "common/base/id.h"
 #include "common/log/log.h"
 #include "common/metrics/metrics.h"
 
@@ -77,7 +78,7 @@ static void state_changed(struct sk_bus_nats *bus)
 static void remember_error(struct sk_bus_nats *bus, const char *text)
 {
     pthread_mutex_lock(&bus->mu);
-    snprintf(bus->last_error, sizeof(bus->last_error), "%s", text != NULL ? text : "");
+    sk_copy_cut(bus->last_error, sizeof(bus->last_error), text != NULL ? text : "");
     pthread_mutex_unlock(&bus->mu);
 }
 
