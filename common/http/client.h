@@ -58,7 +58,8 @@ const char *sk_http_end_name(enum sk_http_end end); /* "done", "refused", … */
 /* Produces the next bytes of a request body: number of bytes (<= size), 0 at the end, -1 to give up. Runs on the worker
  * thread inside the request: it must not wait for anything but a local file, because a cancel is not seen meanwhile. */
 typedef ssize_t (*sk_http_source)(void *arg, void *out, size_t size);
-/* Takes the next bytes of an answer's body. Returns SK_HTTP_SINK_*. Same thread; must not start another request. */
+/* Takes the next bytes of an answer's body. Returns SK_HTTP_SINK_*. Same thread; must not start another request. The
+ * response's status and headers can be read already. */
 typedef int (*sk_http_sink)(void *arg, const void *data, size_t len);
 enum { SK_HTTP_SINK_MORE = 0, SK_HTTP_SINK_STOP = 1 /* enough: success, connection dropped */, SK_HTTP_SINK_FAIL = -1 };
 

@@ -88,6 +88,7 @@ static size_t on_body(char *data, size_t one, size_t len, void *arg)
 
     (void)one;
     sk_http_touch(t);
+    response->status = status; /* a sink may look at it, and at the headers */
     response->body_bytes += (int64_t)len;
     if (good && request->sink != NULL) {
         int verdict = request->sink(request->sink_arg, data, len);

@@ -14,7 +14,14 @@
 #define SK_REMOTE_ID_SIZE 128
 #define SK_REMOTES_MAX 16 /* objects of one sandbox that are looked at in one go */
 
-enum sk_remote_state { SK_REMOTE_PENDING, SK_REMOTE_RUNNING, SK_REMOTE_PAUSED, SK_REMOTE_STOPPING, SK_REMOTE_ENDED, SK_REMOTE_UNKNOWN };
+enum sk_remote_state {
+    SK_REMOTE_PENDING,  /* in passing (creating, resuming, pausing, allocated): look again */
+    SK_REMOTE_RUNNING,
+    SK_REMOTE_PAUSED,   /* needs resume */
+    SK_REMOTE_STOPPING, /* on its way out: look again until it is absent or ENDED */
+    SK_REMOTE_ENDED,    /* terminated or failed; a resume does not help: remove and create */
+    SK_REMOTE_UNKNOWN   /* a name this release does not know */
+};
 
 /* One provider object as listed. Labels: sessionId = sandboxId, sandkeep.dev/epoch, sandkeep.dev/operation (job id). */
 struct sk_remote {
@@ -46,7 +53,8 @@ struct sk_provider_ops {
     int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found, struct sk_error *err);
     /* Not idempotent: after any error with outcome UNKNOWN the caller lists. */
     int (*create)(void *self, struct sk_call *call, const struct sk_create_spec *spec, struct sk_remote *out, struct sk_error *err);
-    int (*resume)(void *self, struct sk_call *call, const char *remote_id, struct sk_error *err); /* of a paused object */
+    /* Of a paused object; "not paused" (409) counts as done. Absent: provider_error with provider_status 404. */
+    int (*resume)(void *self, struct sk_call *call, const char *remote_id, struct sk_error *err);
     /* Asks for removal; *gone when the object is certainly absent already (404 counts). */
     int (*remove)(void *self, struct sk_call *call, const char *remote_id, bool *gone, struct sk_error *err);
     /* Re-labels an adopted object with a new epoch and job (merge-patch of its metadata). */
@@ -56,24 +64,41 @@ struct sk_provider_ops {
     /* Volumes: no-ops that succeed when the provider has none (has_volumes false). */
     int (*volume_ensure)(void *self, struct sk_call *call, const char *claim_name, const char *storage_size, struct sk_error *err);
     int (*volume_remove)(void *self, struct sk_call *call, const char *claim_name, struct sk_error *err); /* 404 = done */
-    /* All objects that carry a sessionId label, page by page (1-based); *more = false at the end. */
+    /* All objects that carry a sessionId label, page by page (1-based), at most `capacity` (1..200) looked at in each;
+     * *more = false at the end. A page may hold fewer (others' objects are left out) or none. Pages are cut newest first
+     * from a moving list: an object may appear twice or be missed while others come and go; the next sweep sees it.
+     * FastGPT's own objects, chat-level ones of old too, carry a sessionId: look at sandbox_id before touching any. */
     int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more, struct sk_error *err);
     int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
     bool has_volumes;
     const char *name; /* "opensandbox": the record's provider field */
 };
 
+/* OpenSandbox (reference/providers.md §1, §4.1, §5). Answers of the wrong kind (not JSON, truncated, too large, wrong
+ * status) are provider_error; 5xx and unexpected 2xx/3xx leave the outcome UNKNOWN, 4xx says FAILED. Not retryable: 4xx
+ * other than 401, 403, 404, 408, 409, 425, 429. A 404 counts as absent only when the lifecycle API itself says so (JSON
+ * with a `code`): a gateway's page or an unknown route is an error, never "gone". Metrics: provider_requests_total,
+ * provider_request_seconds. */
 struct sk_opensandbox_config {
-    const char *base_url;          /* AGENT_SANDBOX_OPENSANDBOX_BASEURL */
+    const char *base_url;          /* AGENT_SANDBOX_OPENSANDBOX_BASEURL, with or without /v1 */
     const char *api_key;
     bool use_server_proxy;
     const char *volume_manager_url; /* "" = volumes off */
     const char *volume_manager_token;
-    const char *entrypoint;        /* "" = the SDK's default tail -f /dev/null */
+    const char *entrypoint;        /* "" = the SDK's default tail -f /dev/null; a path; or a JSON array of strings */
     int64_t request_timeout_ms;    /* 120 000 */
     int64_t answer_max_bytes;      /* bound of any JSON answer: 8 MiB */
+    /* NULL or "" = no network policy is sent. "docker" sends FastGPT's default one (host names denied), which makes a
+     * real OpenSandbox demand an egress side-car; FastGPT does so. */
+    const char *runtime;           /* AGENT_SANDBOX_OPENSANDBOX_RUNTIME */
 };
+/* Copies the configuration; no I/O. `sched` must outlive the provider. Errors: invalid_request naming the value. */
 SK_MUST_USE int sk_opensandbox_new(const struct sk_opensandbox_config *config, const struct sk_sched *sched, struct sk_provider *out, struct sk_error *err);
-void sk_opensandbox_free(struct sk_provider *provider);
+void sk_opensandbox_free(struct sk_provider *provider); /* no call may be running */
+
+struct sk_execd;
+/* The data plane of one object: resolves the endpoint of execd's port and fills *out (execd.h). *found = false when the
+ * object does not exist. Blocks for one request. Resolve again after a resume or when the endpoint does not connect. */
+SK_MUST_USE int sk_opensandbox_execd(const struct sk_provider *provider, struct sk_call *call, const char *remote_id, struct sk_execd *out, bool *found, struct sk_error *err);
 
 #endif
