@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Control groups where they can be written: v2 first (production hosts), else the v1 controllers one by one. What is
+ * not there is replaced by rlimits, and /health says which. Blocking: pool threads or start. */
+#include "services/localbox/localbox.h"
+
+#include "common/log/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MEMORY, PIDS, CPU, CONTROLLERS };
+static const char *const names[CONTROLLERS] = {"memory", "pids", "cpu"};
+static bool usable[CONTROLLERS];
+static bool v2;
+static char base[CONTROLLERS][256]; /* v2: all the same */
+
+static int put(const char *dir, const char *file, const char *text)
+{
+    char path[640];
+    snprintf(path, sizeof(path), "%s/%s", dir, file);
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno;
+    int error = write(fd, text, strlen(text)) < 0 ? errno : 0;
+    close(fd);
+    return error;
+}
+
+static bool make(const char *dir)
+{
+    return mkdir(dir, 0755) == 0 || errno == EEXIST;
+}
+
+/* Each data folder has its own parent group, so that two daemons do not meet. */
+static unsigned folder_hash(void)
+{
+    unsigned h = 2166136261u;
+    for (const char *p = lb.data_path; *p != '\0'; p++)
+        h = (h ^ (unsigned char)*p) * 16777619u;
+    return h;
+}
+
+static void prepare_v2(void)
+{
+    snprintf(base[0], sizeof(base[0]), "/sys/fs/cgroup/sandkeep-%08x", folder_hash());
+    put("/sys/fs/cgroup", "cgroup.subtree_control", "+memory +pids +cpu"); /* often done already */
+    if (!make(base[0]))
+        return;
+    for (int i = 0; i < CONTROLLERS; i++) {
+        char text[32];
+        snprintf(base[i], sizeof(base[i]), "/sys/fs/cgroup/sandkeep-%08x", folder_hash());
+        snprintf(text, sizeof(text), "+%s", names[i]);
+        usable[i] = put(base[0], "cgroup.subtree_control", text) == 0;
+        v2 = v2 || usable[i];
+    }
+}
+
+static void prepare_v1(void)
+{
+    for (int i = 0; i < CONTROLLERS; i++) {
+        char probe[384];
+        snprintf(base[i], sizeof(base[i]), "/sys/fs/cgroup/%s/sandkeep-%08x", names[i], folder_hash());
+        snprintf(probe, sizeof(probe), "%s/%s", base[i],
+                 i == MEMORY ? "memory.limit_in_bytes"
+                 : i == PIDS ? "pids.max"
+                             : "cpu.cfs_quota_us");
+        usable[i] = make(base[i]) && access(probe, W_OK) == 0;
+        if (i == MEMORY && usable[i])
+            put(base[i], "memory.use_hierarchy", "1");
+    }
+}
+
+void lb_cgroup_prepare(void)
+{
+    struct statfs fs;
+    if (statfs("/sys/fs/cgroup", &fs) == 0 && fs.f_type == CGROUP2_SUPER_MAGIC)
+        prepare_v2();
+    else
+        prepare_v1();
+}
+
+bool lb_cgroup_has_memory(void)
+{
+    return usable[MEMORY];
+}
+
+json_t *lb_cgroup_json(void)
+{
+    const char *group = v2 ? "cgroup-v2" : "cgroup-v1";
+    return json_pack("{s:s,s:s,s:s}", "memory", usable[MEMORY] ? group : "rlimit", "processes",
+                     usable[PIDS] ? group : "rlimit", "cpu", usable[CPU] ? group : "none");
+}
+
+void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out)
+{
+    out->count = 0;
+    for (int i = 0; i < CONTROLLERS; i++) {
+        char dir[320], text[64];
+        if (!usable[i])
+            continue;
+        snprintf(dir, sizeof(dir), "%s/%s", base[i], id);
+        if (!make(dir))
+            continue;
+        if (i == MEMORY && memory_bytes > 0) {
+            snprintf(text, sizeof(text), "%lld", (long long)memory_bytes);
+            put(dir, v2 ? "memory.max" : "memory.limit_in_bytes", text);
+            if (v2)
+                put(dir, "memory.swap.max", "0");
+            else
+                put(dir, "memory.memsw.limit_in_bytes", text);
+        } else if (i == PIDS) {
+            snprintf(text, sizeof(text), "%lld", (long long)processes);
+            put(dir, "pids.max", text);
+        } else if (i == CPU && cpu_milli > 0) {
+            snprintf(text, sizeof(text), v2 ? "%d 100000" : "%d", cpu_milli * 100);
+            put(dir, v2 ? "cpu.max" : "cpu.cfs_quota_us", text);
+        }
+        if (!v2 || out->count == 0)
+            snprintf(out->procs[out->count++], sizeof(out->procs[0]), "%s/cgroup.procs", dir);
+    }
+}
+
+static void kill_members(const char *dir)
+{
+    char path[384], text[8192];
+    if (put(dir, "cgroup.kill", "1") == 0)
+        return;
+    snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    for (char *p = text; *p != '\0'; p += strcspn(p, "\n"), p += *p == '\n') {
+        pid_t pid = (pid_t)strtol(p, NULL, 10);
+        if (pid > 1)
+            kill(pid, SIGKILL);
+    }
+}
+
+void lb_cgroup_remove(const char *id)
+{
+    for (int i = 0; i < CONTROLLERS; i++) {
+        char dir[320];
+        if (!usable[i] || (v2 && i > 0))
+            continue;
+        snprintf(dir, sizeof(dir), "%s/%s", base[i], id);
+        for (int tries = 0; tries < 200 && rmdir(dir) != 0 && errno != ENOENT; tries++) {
+            kill_members(dir);
+            nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        }
+    }
+}

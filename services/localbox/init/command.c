@@ -1,0 +1,872 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Commands: foreground (server-sent events while they run), background (log file, status) and session runs. Event
+ * names, order and texts are execd's: init, ping, stdout/stderr lines, then error or execution_complete; the answer
+ * ends right after the terminal event. A foreground command outlives its client; a session run does not. */
+#include "services/localbox/init/init.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum kind { KIND_FOREGROUND, KIND_BACKGROUND, KIND_SESSION };
+
+struct command;
+
+/* One output pipe. It outlives its command while a grandchild still holds the other end; what comes then is dropped,
+ * because a closed pipe would kill the grandchild. */
+struct tap {
+    uv_pipe_t pipe;
+    struct command *command; /* NULL = drop */
+    const char *type;        /* "stdout" or "stderr" */
+    char *line;
+    size_t len, size;
+    bool after_cr, reading, eof;
+};
+
+struct command {
+    char id[33];
+    enum kind kind;
+    pid_t pid;
+    bool running, exited, timed_out;
+    int exit_code, signal;
+    char *error;   /* could not be started */
+    char *content; /* command text, cut */
+    int64_t started_ms, finished_ms;
+    struct sk_stream *x;           /* the event stream, NULL once the client left */
+    struct sk_stream *interrupter; /* waits for the end */
+    struct tap *taps[2];
+    uv_timer_t timeout, kill_timer, ping;
+    int timers;
+    int log_fd;
+    struct sk_init_session *session;
+    int state_fd;
+    bool dead;            /* out of the table, waits for its timers */
+    struct command *next; /* newest first */
+};
+
+static struct command *first;
+static int finished_count, log_count;
+
+int64_t sk_init_now_ms(void)
+{
+    uv_timeval64_t now;
+    uv_gettimeofday(&now);
+    return now.tv_sec * 1000 + now.tv_usec / 1000;
+}
+
+/* ---- the table ---- */
+
+static struct command *find(const char *id)
+{
+    for (struct command *c = first; c != NULL; c = c->next) {
+        if (strcmp(c->id, id) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    struct command *c = handle->data;
+    if (--c->timers == 0 && c->dead) {
+        free(c->content);
+        free(c->error);
+        free(c);
+    }
+}
+
+static void forget(struct command *c)
+{
+    for (struct command **p = &first; *p != NULL; p = &(*p)->next) {
+        if (*p == c) {
+            *p = c->next;
+            break;
+        }
+    }
+    finished_count--;
+    if (c->log_fd >= 0) {
+        close(c->log_fd);
+        log_count--;
+    }
+    c->dead = true;
+    if (c->timers == 0) {
+        free(c->content);
+        free(c->error);
+        free(c);
+    }
+}
+
+/* Oldest finished commands go first; running ones are never forgotten. */
+static void evict(void)
+{
+    int64_t oldest = sk_init_now_ms() - SK_INIT_COMMAND_KEEP_MS;
+    for (;;) {
+        struct command *last = NULL, *last_log = NULL;
+        for (struct command *c = first; c != NULL; c = c->next) {
+            if (!c->running && c->interrupter == NULL) {
+                last = c;
+                if (c->log_fd >= 0)
+                    last_log = c;
+            }
+        }
+        if (log_count > SK_INIT_LOGS_MAX && last_log != NULL)
+            forget(last_log);
+        else if (last != NULL && (finished_count > SK_INIT_COMMANDS_MAX || last->finished_ms < oldest))
+            forget(last);
+        else
+            return;
+    }
+}
+
+/* ---- events ---- */
+
+struct event {
+    char *data;
+    size_t len, size;
+};
+
+static void event_add(struct event *e, const char *text, size_t len)
+{
+    if (e->len + len > e->size) {
+        size_t size = (e->len + len) * 2 + 128;
+        char *grown = realloc(e->data, size);
+        if (grown == NULL)
+            return;
+        e->data = grown;
+        e->size = size;
+    }
+    memcpy(e->data + e->len, text, len);
+    e->len += len;
+}
+
+static void event_text(struct event *e, const char *text)
+{
+    event_add(e, text, strlen(text));
+}
+
+static void event_escaped(struct event *e, const char *text, size_t len)
+{
+    char *clean = malloc(len * 3 + 1);
+    if (clean == NULL)
+        return;
+    size_t n = sk_init_utf8_clean(text, len, clean);
+    size_t from = 0;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char ch = (unsigned char)clean[i];
+        if (ch >= 0x20 && ch != '"' && ch != '\\' && ch != 0x7f)
+            continue;
+        event_add(e, clean + from, i - from);
+        from = i + 1;
+        char code[8];
+        if (ch == '"' || ch == '\\') {
+            code[0] = '\\';
+            code[1] = (char)ch;
+            event_add(e, code, 2);
+        } else if (ch == '\n' || ch == '\t' || ch == '\r') {
+            event_add(e, ch == '\n' ? "\\n" : ch == '\t' ? "\\t" : "\\r", 2);
+        } else {
+            snprintf(code, sizeof(code), "\\u%04x", ch);
+            event_add(e, code, 6);
+        }
+    }
+    event_add(e, clean + from, n - from);
+    free(clean);
+}
+
+static void send_event(struct command *c, const char *type, const char *text, size_t len, const char *tail)
+{
+    if (c->x == NULL)
+        return;
+    struct event e = {0};
+    event_text(&e, "{\"type\":\"");
+    event_add(&e, type, strlen(type));
+    event_add(&e, "\"", 1);
+    if (text != NULL && len > 0) {
+        event_text(&e, ",\"text\":\"");
+        event_escaped(&e, text, len);
+        event_add(&e, "\"", 1);
+    }
+    char end[64];
+    int n = snprintf(end, sizeof(end), ",\"timestamp\":%lld", (long long)sk_init_now_ms());
+    event_add(&e, end, (size_t)n);
+    if (tail != NULL)
+        event_add(&e, tail, strlen(tail));
+    event_add(&e, "}\n\n", 3);
+    bool more = e.data == NULL || sk_stream_write(c->x, e.data, e.len);
+    free(e.data);
+    if (!more) { /* a slow reader slows the command, it does not fill our memory */
+        for (int i = 0; i < 2; i++) {
+            if (c->taps[i] != NULL && c->taps[i]->reading) {
+                c->taps[i]->reading = false;
+                uv_read_stop((uv_stream_t *)&c->taps[i]->pipe);
+            }
+        }
+    }
+}
+
+static void send_line(struct tap *t)
+{
+    struct command *c = t->command;
+    if (t->len > 0)
+        send_event(c, t->type, t->line, t->len, NULL);
+    else if (c->kind != KIND_SESSION)
+        send_event(c, t->type, "\n", 1, NULL); /* execd's spelling of an empty line */
+    t->len = 0;
+}
+
+static void take_output(struct tap *t, const char *data, size_t len)
+{
+    if (t->command == NULL || t->command->x == NULL)
+        return;
+    for (size_t i = 0; i < len;) {
+        size_t n = 0;
+        while (i + n < len && data[i + n] != '\n' && data[i + n] != '\r')
+            n++;
+        if (t->len + n > t->size) {
+            size_t size = (t->len + n) * 2;
+            char *grown = realloc(t->line, size);
+            if (grown == NULL)
+                return;
+            t->line = grown;
+            t->size = size;
+        }
+        if (n > 0) {
+            memcpy(t->line + t->len, data + i, n);
+            t->len += n;
+            t->after_cr = false;
+        }
+        i += n;
+        if (i < len) {
+            if (!(data[i] == '\n' && t->after_cr)) /* CR LF is one end of line */
+                send_line(t);
+            t->after_cr = data[i] == '\r';
+            i++;
+        } else if (t->len >= SK_INIT_LINE_MAX) {
+            send_line(t);
+        }
+    }
+}
+
+/* ---- taps ---- */
+
+static char tap_buffer[65536];
+
+static void on_tap_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
+{
+    (void)handle;
+    (void)suggested;
+    *buf = uv_buf_init(tap_buffer, sizeof(tap_buffer));
+}
+
+static void on_tap_closed(uv_handle_t *handle)
+{
+    struct tap *t = handle->data;
+    free(t->line);
+    free(t);
+}
+
+static void on_tap_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
+{
+    struct tap *t = stream->data;
+    if (nread > 0) {
+        take_output(t, buf->base, (size_t)nread);
+    } else if (nread < 0) {
+        t->eof = true;
+        t->reading = false;
+        uv_read_stop(stream);
+        if (t->command == NULL)
+            uv_close((uv_handle_t *)&t->pipe, on_tap_closed);
+    }
+}
+
+static void tap_read(struct tap *t)
+{
+    if (!t->reading && !t->eof) {
+        t->reading = true;
+        uv_read_start((uv_stream_t *)&t->pipe, on_tap_alloc, on_tap_read);
+    }
+}
+
+/* Makes a tap; *child_fd is the end for the child (to be closed by the caller). */
+static struct tap *tap_new(struct command *c, const char *type, int *child_fd)
+{
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0)
+        return NULL;
+    struct tap *t = calloc(1, sizeof(*t));
+    if (t == NULL) {
+        close(fds[0]);
+        close(fds[1]);
+        return NULL;
+    }
+    t->command = c;
+    t->type = type;
+    uv_pipe_init(&sk_init_state.loop, &t->pipe, 0);
+    t->pipe.data = t;
+    uv_pipe_open(&t->pipe, fds[0]);
+    *child_fd = fds[1];
+    return t;
+}
+
+/* The leader ended: take what is in the pipe now (not more: a grandchild may write for ever), flush the last line. */
+static void tap_finish(struct tap *t)
+{
+    uv_os_fd_t fd;
+    int waiting = 0;
+    if (!t->eof && uv_fileno((uv_handle_t *)&t->pipe, &fd) == 0 && ioctl(fd, FIONREAD, &waiting) == 0) {
+        while (waiting > 0) {
+            size_t want = (size_t)waiting < sizeof(tap_buffer) ? (size_t)waiting : sizeof(tap_buffer);
+            ssize_t n = read(fd, tap_buffer, want);
+            if (n <= 0)
+                break;
+            take_output(t, tap_buffer, (size_t)n);
+            waiting -= (int)n;
+        }
+    }
+    if (t->len > 0)
+        send_line(t);
+    t->command = NULL;
+    if (t->eof)
+        uv_close((uv_handle_t *)&t->pipe, on_tap_closed);
+    else
+        tap_read(t);
+}
+
+/* ---- life of a command ---- */
+
+static void group_kill(struct command *c, int signal)
+{
+    if (c->running && c->pid > 0)
+        kill(-c->pid, signal);
+}
+
+static void on_timeout(uv_timer_t *timer)
+{
+    struct command *c = timer->data;
+    c->timed_out = true;
+    group_kill(c, SIGKILL);
+}
+
+static void on_kill(uv_timer_t *timer)
+{
+    group_kill(timer->data, SIGKILL);
+}
+
+static void on_ping(uv_timer_t *timer)
+{
+    send_event(timer->data, "ping", "pong", 4, NULL);
+}
+
+static void send_terminal(struct command *c)
+{
+    if (c->x == NULL)
+        return;
+    struct event tail = {0};
+    char text[96];
+    if (c->error != NULL || c->signal != 0 || c->exit_code != 0) {
+        event_text(&tail, ",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"");
+        char trace[64];
+        if (c->error != NULL) {
+            event_escaped(&tail, c->error, strlen(c->error));
+            snprintf(trace, sizeof(trace), "cannot start");
+        } else if (c->signal != 0) {
+            event_add(&tail, "-1", 2);
+            snprintf(trace, sizeof(trace), "signal: %s",
+                     c->signal == SIGKILL   ? "killed"
+                     : c->signal == SIGTERM ? "terminated"
+                                            : strsignal(c->signal));
+        } else {
+            int n = snprintf(text, sizeof(text), "%d", c->exit_code);
+            event_add(&tail, text, (size_t)n);
+            snprintf(trace, sizeof(trace), "exit status %d", c->exit_code);
+        }
+        event_text(&tail, "\",\"traceback\":[\"");
+        event_escaped(&tail, trace, strlen(trace));
+        event_add(&tail, "\"]}", 4); /* with its NUL: a string from here on */
+        send_event(c, "error", NULL, 0, tail.data);
+    } else {
+        int64_t took = (c->running ? sk_init_now_ms() : c->finished_ms) - c->started_ms;
+        snprintf(text, sizeof(text), ",\"execution_time\":%lld", (long long)took);
+        send_event(c, "execution_complete", NULL, 0, took > 0 ? text : NULL);
+    }
+    free(tail.data);
+    struct sk_stream *x = c->x;
+    c->x = NULL;
+    sk_stream_set(x, NULL, NULL);
+    sk_stream_end(x);
+}
+
+static void close_timers(struct command *c)
+{
+    uv_close((uv_handle_t *)&c->timeout, on_timer_closed);
+    uv_close((uv_handle_t *)&c->kill_timer, on_timer_closed);
+    uv_close((uv_handle_t *)&c->ping, on_timer_closed);
+}
+
+static void finish(struct command *c)
+{
+    if (c->kind == KIND_BACKGROUND && c->pid > 0)
+        kill(-c->pid, SIGKILL); /* what is left of its group; setsid escapes on purpose */
+    c->running = false;
+    c->finished_ms = sk_init_now_ms();
+    for (int i = 0; i < 2; i++) {
+        if (c->taps[i] != NULL)
+            tap_finish(c->taps[i]);
+        c->taps[i] = NULL;
+    }
+    close_timers(c);
+    send_terminal(c);
+    if (c->session != NULL) {
+        sk_init_session_ended(c->session, c->state_fd);
+        c->session = NULL;
+    }
+    if (c->interrupter != NULL) {
+        struct sk_stream *x = c->interrupter;
+        c->interrupter = NULL;
+        sk_stream_set(x, NULL, NULL);
+        sk_init_reply_empty(x);
+    }
+    finished_count++;
+    evict();
+}
+
+void sk_init_command_reaped(pid_t pid, int status)
+{
+    for (struct command *c = first; c != NULL; c = c->next) {
+        if (c->running && c->pid == pid) {
+            if (WIFSIGNALED(status)) {
+                c->signal = WTERMSIG(status);
+                c->exit_code = -1;
+            } else {
+                c->exit_code = WEXITSTATUS(status);
+            }
+            finish(c);
+            return;
+        }
+    }
+}
+
+static void stream_drain(struct sk_stream *x)
+{
+    struct command *c = sk_stream_arg(x);
+    for (int i = 0; i < 2; i++) {
+        if (c->taps[i] != NULL)
+            tap_read(c->taps[i]);
+    }
+}
+
+static void stream_gone(struct sk_stream *x)
+{
+    struct command *c = sk_stream_arg(x);
+    if (c->kind == KIND_SESSION) /* as execd: a session run belongs to its request */
+        group_kill(c, SIGKILL);
+}
+
+static void stream_closed(struct sk_stream *x, bool complete)
+{
+    struct command *c = sk_stream_arg(x);
+    (void)complete;
+    if (c == NULL || c->x != x)
+        return;
+    c->x = NULL;
+    if (c->kind == KIND_SESSION)
+        group_kill(c, SIGKILL);
+    stream_drain(x); /* goes on without a reader: output is dropped, never blocks the command */
+}
+
+static const struct sk_stream_ops event_ops = {
+    .on_drain = stream_drain, .on_gone = stream_gone, .on_close = stream_closed};
+
+static struct command *command_new(enum kind kind, const char *text)
+{
+    struct command *c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return NULL;
+    sk_init_hex_id(c->id);
+    c->kind = kind;
+    c->log_fd = c->state_fd = -1;
+    c->content = strndup(text, 4096);
+    c->started_ms = sk_init_now_ms();
+    uv_timer_init(&sk_init_state.loop, &c->timeout);
+    uv_timer_init(&sk_init_state.loop, &c->kill_timer);
+    uv_timer_init(&sk_init_state.loop, &c->ping);
+    c->timeout.data = c->kill_timer.data = c->ping.data = c;
+    c->timers = 3;
+    c->next = first;
+    first = c;
+    return c;
+}
+
+/* The log lies where the user's disk is counted, but is read through our own descriptor. */
+static int open_log(const char *id)
+{
+    char path[96];
+    mkdir("/tmp/opensandbox-execd", 0700);
+    snprintf(path, sizeof(path), "/tmp/opensandbox-execd/%s.output", id);
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
+static void begin_events(struct command *c, struct sk_stream *x)
+{
+    static const struct sk_stream_header headers[] = {
+        {"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    c->x = x;
+    sk_stream_set(x, &event_ops, c);
+    sk_stream_start(x, 200, headers, 3, SK_STREAM_CHUNKED);
+    send_event(c, "init", c->id, 32, NULL);
+    send_event(c, "ping", "pong", 4, NULL);
+}
+
+static void run(struct command *c, struct sk_stream *x, char *const *argv, const char *cwd, char *const *env,
+                int64_t timeout_ms)
+{
+    int out = -1, err = -1, error = 0;
+    if (c->kind == KIND_BACKGROUND) {
+        out = err = open_log(c->id);
+        if (out < 0)
+            error = errno;
+    } else {
+        c->taps[0] = tap_new(c, "stdout", &out);
+        if (c->kind == KIND_FOREGROUND)
+            c->taps[1] = tap_new(c, "stderr", &err);
+        else
+            err = out;
+        if (c->taps[0] == NULL || (c->kind == KIND_FOREGROUND && c->taps[1] == NULL))
+            error = EMFILE;
+    }
+    begin_events(c, x);
+    if (error == 0) {
+        struct sk_init_spawn spawn = {
+            .argv = argv, .envp = env, .cwd = cwd, .in = -1, .out = out, .err = err, .extra = c->state_fd};
+        pid_t pid = sk_init_spawn(&spawn);
+        if (pid > 0)
+            c->pid = pid;
+        else
+            error = -pid;
+    }
+    if (c->kind == KIND_BACKGROUND) {
+        c->log_fd = out;
+        log_count += out >= 0;
+    } else {
+        if (out >= 0)
+            close(out);
+        if (err >= 0 && err != out)
+            close(err);
+    }
+    c->running = true;
+    if (error != 0) {
+        c->error = strdup(strerror(error));
+        c->exit_code = -1;
+        finish(c);
+        return;
+    }
+    if (timeout_ms > 0)
+        uv_timer_start(&c->timeout, on_timeout, (uint64_t)timeout_ms, 0);
+    if (c->kind == KIND_BACKGROUND) {
+        send_terminal(c);
+        return;
+    }
+    uv_timer_start(&c->ping, on_ping, SK_INIT_PING_MS, SK_INIT_PING_MS);
+    for (int i = 0; i < 2; i++) {
+        if (c->taps[i] != NULL)
+            tap_read(c->taps[i]);
+    }
+}
+
+void sk_init_command_session(struct sk_stream *x, struct sk_init_session *session, const char *text, const char *cwd,
+                             char *const *env, int64_t timeout_ms)
+{
+    /* The command's variables and folder come back through a memory file on descriptor 9; `exit` in the command skips
+     * that and the session stays as it was. */
+    static const char script[] =
+        "eval \"$1\" 9>&-\n__sk_rc=$?\n"
+        "{ printf '%s\\0' \"$PWD\"; unset __sk_rc_; /usr/bin/env -0; } >&9 2>/dev/null\nexit $__sk_rc\n";
+    struct command *c = command_new(KIND_SESSION, text);
+    if (c == NULL) {
+        sk_init_session_ended(session, -1);
+        sk_init_reply_error(x, 500, "RUNTIME_ERROR", "out of memory");
+        return;
+    }
+    c->session = session;
+    c->state_fd = memfd_create("session", MFD_CLOEXEC);
+    const char *shell = sk_init_shell();
+    bool bash = strstr(shell, "bash") != NULL;
+    char *argv[8];
+    int n = 0;
+    argv[n++] = (char *)shell;
+    if (bash) {
+        argv[n++] = (char *)"--noprofile";
+        argv[n++] = (char *)"--norc";
+    }
+    argv[n++] = (char *)"-c";
+    argv[n++] = (char *)script;
+    argv[n++] = (char *)"session";
+    argv[n++] = (char *)text;
+    argv[n] = NULL;
+    run(c, x, argv, cwd, env, timeout_ms);
+}
+
+static void bad(struct sk_stream *x, const char *what)
+{
+    sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "%s", what);
+}
+
+static const char *check_post(json_t *in, int64_t *timeout_ms)
+{
+    json_t *command = json_object_get(in, "command"), *argv = json_object_get(in, "argv");
+    json_t *timeout = json_object_get(in, "timeout"), *envs = json_object_get(in, "envs");
+    json_t *cwd = json_object_get(in, "cwd"), *background = json_object_get(in, "background");
+    if (!json_is_object(in))
+        return "the body must be an object";
+    if (argv == NULL || json_is_null(argv)) {
+        if (!json_is_string(command) || json_string_length(command) == 0)
+            return "command must be a non-empty string";
+        if (strlen(json_string_value(command)) != json_string_length(command))
+            return "command must not contain NUL";
+    } else {
+        if (command != NULL && !json_is_null(command))
+            return "give command or argv, not both";
+        if (!json_is_array(argv) || json_array_size(argv) == 0 || json_array_size(argv) > 4096)
+            return "argv must be a non-empty list of strings";
+        for (size_t i = 0; i < json_array_size(argv); i++) {
+            json_t *item = json_array_get(argv, i);
+            if (!json_is_string(item) || strlen(json_string_value(item)) != json_string_length(item))
+                return "argv must be a non-empty list of strings";
+        }
+    }
+    if (timeout != NULL && !json_is_null(timeout) && (!json_is_integer(timeout) || json_integer_value(timeout) < 0))
+        return "timeout must be milliseconds";
+    if (envs != NULL && !json_is_null(envs) && !json_is_object(envs))
+        return "envs must be an object";
+    if (cwd != NULL && !json_is_null(cwd) && !json_is_string(cwd))
+        return "cwd must be a string";
+    if (background != NULL && !json_is_null(background) && !json_is_boolean(background))
+        return "background must be true or false";
+    json_t *uid = json_object_get(in, "uid"), *gid = json_object_get(in, "gid");
+    if (gid != NULL && !json_is_null(gid) && (uid == NULL || json_is_null(uid)))
+        return "gid needs uid";
+    if (uid != NULL && !json_is_null(uid) && json_integer_value(uid) != (json_int_t)getuid())
+        return "this sandbox has one user only";
+    const char *name;
+    json_t *value;
+    json_object_foreach (envs, name, value) {
+        if (!json_is_string(value) && !json_is_null(value))
+            return "envs must map names to strings";
+        if (json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value))
+            return "envs must not contain NUL";
+    }
+    *timeout_ms = json_integer_value(timeout);
+    return NULL;
+}
+
+static void post_body(struct sk_stream *x, void *arg, char *body, size_t len)
+{
+    (void)arg;
+    json_error_t parse;
+    json_t *in = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &parse);
+    int64_t timeout_ms = 0;
+    char *cwd = NULL, **env = NULL, **argv = NULL;
+    const char *why = in == NULL ? "the body is not valid JSON" : check_post(in, &timeout_ms);
+    if (why != NULL) {
+        bad(x, why);
+        goto out;
+    }
+    const char *wanted = json_string_value(json_object_get(in, "cwd"));
+    cwd = sk_init_path(wanted != NULL && *wanted != '\0' ? wanted : sk_init_state.cwd, &why);
+    struct stat st;
+    if (cwd == NULL) {
+        bad(x, why);
+        goto out;
+    }
+    if (stat(cwd, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        bad(x, "cwd does not exist or is not a directory");
+        goto out;
+    }
+    env = sk_init_env_with(sk_init_state.env, json_object_get(in, "envs"));
+    json_t *list = json_object_get(in, "argv");
+    size_t count = json_array_size(list);
+    argv = calloc(count + 8, sizeof(*argv));
+    if (env == NULL || argv == NULL) {
+        sk_init_reply_error(x, 500, "RUNTIME_ERROR", "out of memory");
+        goto out;
+    }
+    const char *text = json_string_value(json_object_get(in, "command"));
+    if (text != NULL) {
+        const char *shell = sk_init_shell();
+        int n = 0;
+        argv[n++] = (char *)shell;
+        if (strstr(shell, "bash") != NULL) {
+            argv[n++] = (char *)"--noprofile";
+            argv[n++] = (char *)"--norc";
+        }
+        argv[n++] = (char *)"-c";
+        argv[n] = (char *)text;
+    } else {
+        for (size_t i = 0; i < count; i++)
+            argv[i] = (char *)json_string_value(json_array_get(list, i));
+        text = argv[0];
+    }
+    bool background = json_is_true(json_object_get(in, "background"));
+    struct command *c = command_new(background ? KIND_BACKGROUND : KIND_FOREGROUND, text);
+    if (c == NULL)
+        sk_init_reply_error(x, 500, "RUNTIME_ERROR", "out of memory");
+    else
+        run(c, x, argv, cwd, env, timeout_ms);
+out:
+    free(cwd);
+    free(argv);
+    sk_init_env_free(env);
+    json_decref(in);
+}
+
+void sk_init_command_post(struct sk_stream *x)
+{
+    sk_stream_collect(x, SK_INIT_JSON_MAX, SK_INIT_JSON_MS, post_body, NULL, NULL);
+}
+
+static void interrupter_closed(struct sk_stream *x, bool complete)
+{
+    struct command *c = sk_stream_arg(x);
+    (void)complete;
+    if (c != NULL && c->interrupter == x)
+        c->interrupter = NULL;
+}
+
+static const struct sk_stream_ops interrupter_ops = {.on_close = interrupter_closed};
+
+void sk_init_command_delete(struct sk_stream *x)
+{
+    char *id = sk_stream_query_value(sk_stream_query(x), "id", 0, NULL);
+    struct command *c = id != NULL ? find(id) : NULL;
+    if (id == NULL || *id == '\0') {
+        sk_init_reply_error(x, 400, "MISSING_QUERY", "id is missing");
+    } else if (c == NULL || !c->running) {
+        sk_init_reply_error(x, 500, "RUNTIME_ERROR", "no running command has this id");
+    } else {
+        group_kill(c, SIGTERM);
+        if (!uv_is_active((uv_handle_t *)&c->kill_timer))
+            uv_timer_start(&c->kill_timer, on_kill, SK_INIT_INTERRUPT_MS, 0);
+        if (c->interrupter == NULL) {
+            c->interrupter = x;
+            sk_stream_set(x, &interrupter_ops, c);
+        } else {
+            sk_init_reply_empty(x);
+        }
+    }
+    free(id);
+}
+
+static json_t *time_json(int64_t ms)
+{
+    char text[64];
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = (ms % 1000) * 1000000};
+    sk_init_time_text(&t, text, sizeof(text));
+    return json_string(text);
+}
+
+void sk_init_command_status(struct sk_stream *x, const char *id)
+{
+    struct command *c = find(id);
+    if (c == NULL) {
+        sk_init_reply_error(x, 404, "INVALID_REQUEST_BODY", "no such command");
+        return;
+    }
+    json_t *out =
+        json_pack("{s:s,s:o,s:b,s:o}", "id", c->id, "content", sk_init_string(c->content != NULL ? c->content : ""),
+                  "running", (int)c->running, "started_at", time_json(c->started_ms));
+    if (!c->running) {
+        json_object_set_new(out, "exit_code", json_integer(c->exit_code));
+        json_object_set_new(out, "finished_at", time_json(c->finished_ms));
+        if (c->error != NULL)
+            json_object_set_new(out, "error", json_string(c->error));
+        else if (c->timed_out)
+            json_object_set_new(out, "error", json_string("signal: killed (time limit)"));
+        else if (c->signal != 0)
+            json_object_set_new(out, "error",
+                                json_pack("s+", "signal: ",
+                                          c->signal == SIGKILL   ? "killed"
+                                          : c->signal == SIGTERM ? "terminated"
+                                                                 : strsignal(c->signal)));
+        else if (c->exit_code != 0)
+            json_object_set_new(out, "error", json_sprintf("exit status %d", c->exit_code));
+    }
+    sk_init_reply_json(x, 200, out);
+}
+
+/* ---- logs ---- */
+
+struct log_reader {
+    int fd;
+    int64_t offset, left;
+};
+
+static void log_pump(struct sk_stream *x)
+{
+    struct log_reader *r = sk_stream_arg(x);
+    char buffer[32768];
+    while (r->left > 0) {
+        size_t want = r->left < (int64_t)sizeof(buffer) ? (size_t)r->left : sizeof(buffer);
+        ssize_t n = pread(r->fd, buffer, want, r->offset);
+        if (n <= 0) {
+            sk_stream_abort(x); /* the file shrank under us */
+            return;
+        }
+        r->offset += n;
+        r->left -= n;
+        if (!sk_stream_write(x, buffer, (size_t)n))
+            return;
+    }
+    sk_stream_end(x);
+}
+
+static void log_closed(struct sk_stream *x, bool complete)
+{
+    struct log_reader *r = sk_stream_arg(x);
+    (void)complete;
+    close(r->fd);
+    free(r);
+}
+
+static const struct sk_stream_ops log_ops = {.on_drain = log_pump, .on_close = log_closed};
+
+void sk_init_command_logs(struct sk_stream *x, const char *id)
+{
+    struct command *c = find(id);
+    if (c == NULL || c->kind != KIND_BACKGROUND || c->log_fd < 0) {
+        sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "no background command has this id");
+        return;
+    }
+    char *text = sk_stream_query_value(sk_stream_query(x), "cursor", 0, NULL);
+    char *end = text;
+    long long cursor = text != NULL && *text != '\0' ? strtoll(text, &end, 10) : 0;
+    bool fine = cursor >= 0 && (end == NULL || *end == '\0');
+    free(text);
+    if (!fine) {
+        sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "cursor must be a byte offset");
+        return;
+    }
+    struct stat st;
+    struct log_reader *r = calloc(1, sizeof(*r));
+    if (r == NULL || fstat(c->log_fd, &st) != 0 || (r->fd = fcntl(c->log_fd, F_DUPFD_CLOEXEC, 3)) < 0) {
+        free(r);
+        sk_init_reply_error(x, 500, "RUNTIME_ERROR", "cannot read the log");
+        return;
+    }
+    r->offset = cursor < st.st_size ? cursor : st.st_size;
+    r->left = st.st_size - r->offset;
+    char tail[32];
+    snprintf(tail, sizeof(tail), "%lld", (long long)st.st_size);
+    const struct sk_stream_header headers[] = {{"Content-Type", "text/plain; charset=utf-8"},
+                                               {"EXECD-COMMANDS-TAIL-CURSOR", tail}};
+    sk_stream_set(x, &log_ops, r);
+    sk_stream_start(x, 200, headers, 2, r->left);
+    log_pump(x);
+}
