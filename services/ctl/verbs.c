@@ -81,7 +81,6 @@ OPTION(o_type, "type", "PATTERN", CTL_OPTION_LIST, types,
 OPTION(o_count, "count", "N", CTL_OPTION_COUNT, count, "end after N events");
 OPTION(o_for, "for", "TIME", CTL_OPTION_DURATION, for_ms, "end after this long");
 
-#ifdef CTL_PROVIDER
 OPTION(o_repair, "repair", NULL, CTL_OPTION_FLAG, repair, "offer the safe repair of each finding; asks before each");
 OPTION(o_yes, "yes", NULL, CTL_OPTION_FLAG, yes, "do not ask (with --repair)");
 OPTION(o_grace, "grace", "TIME", CTL_OPTION_DURATION, grace_ms,
@@ -89,7 +88,6 @@ OPTION(o_grace, "grace", "TIME", CTL_OPTION_DURATION, grace_ms,
 
 OPTION(o_cwd, "cwd", "DIR", CTL_OPTION_TEXT, cwd, "working directory inside the sandbox");
 OPTION(o_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms, "kill the command after this long");
-#endif
 
 const struct ctl_option *const ctl_common_options[] = {&o_json, &o_quiet, &o_help, NULL};
 
@@ -114,10 +112,8 @@ static const struct ctl_option *const find_options[] = {&o_app, &o_workflow, &o_
 static const struct ctl_option *const none[] = {NULL};
 static const struct ctl_option *const stuck_options[] = {&o_older, NULL};
 static const struct ctl_option *const watch_options[] = {IDENTITY, &o_since, &o_type, &o_count, &o_for, NULL};
-#ifdef CTL_PROVIDER
 static const struct ctl_option *const doctor_options[] = {&o_grace, &o_repair, &o_yes, NULL};
 static const struct ctl_option *const exec_options[] = {IDENTITY, &o_cwd, &o_timeout, NULL};
-#endif
 
 #define TARGET "[SANDBOX-ID]"
 
@@ -172,7 +168,6 @@ const struct ctl_verb ctl_verbs[] = {
      watch_options, 1, false, ctl_watch},
     {"id", "", "print the sandbox id of an identity (offline)", "Needs no connection.", identity_options, 0, false,
      ctl_id},
-#ifdef CTL_PROVIDER
     {"doctor", "", "check the invariants on live data",
      "Reads records through the service and objects through the provider, and prints every contradiction as "
      "{sandboxId, invariant, detail}. "
@@ -192,7 +187,6 @@ const struct ctl_verb ctl_verbs[] = {
      "identity flags; - is "
      "stdin or stdout. Directories are not copied.",
      identity_options, 2, false, ctl_cp},
-#endif
     {"help", "[VERB]", "help for a verb", "Without a verb: all verbs. `help man` prints the manual page.", none, 1,
      false, ctl_help},
     {"completion", "bash|zsh", "print a shell completion script",

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The provider as skctl sees it: opened from the environment, calls that an interrupt takes back. Used by doctor, and
+ * by exec and cp until the runtime service exists. */
+#include "services/ctl/provider.h"
+
+#include "common/http/client.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define REQUEST_TIMEOUT_MS 60000
+#define WATCH_MS           50
+
+/* Raises the call's cancel flag when a signal came: the call itself blocks the main thread. */
+static void *watch_interrupt(void *arg)
+{
+    struct ctl_provider *provider = arg;
+
+    while (!atomic_load(&provider->closing)) {
+        if (ctl_interrupted)
+            sk_call_cancel(&provider->call);
+        sk_sleep_ms(&sk_sched_system, WATCH_MS);
+    }
+    return NULL;
+}
+
+static void on_signal(int number)
+{
+    (void)number;
+    ctl_interrupted = 1;
+}
+
+int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
+{
+    const struct ctl_config *config = &ctl->config;
+    bool own = config->provider_url[0] == '\0';
+    struct sk_opensandbox_config settings = {
+        .base_url = own ? config->localbox_url : config->provider_url,
+        .api_key = own ? config->localbox_key : config->provider_key,
+        .use_server_proxy = true,
+        .volume_manager_url = config->volume_url[0] != '\0' ? config->volume_url
+                              : own                         ? config->localbox_url
+                                                            : "",
+        .volume_manager_token = config->volume_url[0] != '\0' ? config->volume_token
+                                : own                         ? config->localbox_key
+                                                              : "",
+        .entrypoint = "",
+        .request_timeout_ms = REQUEST_TIMEOUT_MS,
+        .answer_max_bytes = CTL_ANSWER_MAX,
+    };
+    struct sigaction action = {.sa_handler = on_signal};
+    struct sk_error err = {0};
+
+    memset(out, 0, sizeof(*out));
+    if (settings.base_url[0] == '\0') {
+        ctl_complain(
+            "no provider: set SANDKEEP_LOCALBOX_URL and SANDKEEP_LOCALBOX_KEY (eval \"$(deploy/local/stack env)\"), or "
+            "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY");
+        return CTL_USAGE;
+    }
+    if (sk_opensandbox_new(&settings, &sk_sched_system, &out->provider, &err) != 0) {
+        ctl_show_error(ctl, &err);
+        return CTL_USAGE;
+    }
+    out->volumes_url = settings.volume_manager_url;
+    out->volumes_token = settings.volume_manager_token;
+    sk_call_init(&out->call, &sk_sched_system);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (pthread_create(&out->watcher, NULL, watch_interrupt, out) != 0) {
+        sk_opensandbox_free(&out->provider);
+        ctl_complain("cannot start a thread");
+        return CTL_FAILED;
+    }
+    out->open = true;
+    return 0;
+}
+
+void ctl_provider_close(struct ctl_provider *provider)
+{
+    if (!provider->open)
+        return;
+    atomic_store(&provider->closing, true);
+    pthread_join(provider->watcher, NULL);
+    sk_http_call_release(&provider->call);
+    sk_opensandbox_free(&provider->provider);
+    provider->open = false;
+}
+
+int ctl_provider_error(const struct ctl *ctl, const struct sk_error *err)
+{
+    int status = ctl_show_error(ctl, err);
+
+    if (ctl_interrupted)
+        return CTL_INTERRUPTED;
+    /* No HTTP status: nobody answered. */
+    return (err->code == SK_ERR_PROVIDER_ERROR || err->code == SK_ERR_PROVIDER_TIMEOUT) && err->provider_status == 0
+               ? CTL_UNREACHABLE
+               : status;
+}
