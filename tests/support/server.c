@@ -91,8 +91,8 @@ void sk_test_server_again(struct sk_test_server *server)
     snprintf(port, sizeof(port), "%d", server->port);
     snprintf(log, sizeof(log), "%s.log", server->dir);
     if (server->kind == SK_TEST_NATS) {
-        const char *base[] = {"nats-server", "-a", "127.0.0.1", "-p", port, "-js", "-sd", server->dir};
-        for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
+        const char *base[] = {"nats-server", "-a", "127.0.0.1", "-p", port, "-sd", server->dir, "-js"};
+        for (size_t i = 0; i < sizeof(base) / sizeof(base[0]) - (server->plain ? 1 : 0); i++)
             argv[argc++] = base[i];
     } else {
         const char *base[] = {"redis-server", "--bind", "127.0.0.1", "--port",       port, "--dir",

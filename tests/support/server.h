@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Real servers for tests (nats-server, redis-server): each on 127.0.0.1, a free port and a folder of its own, killed,
- * frozen, wiped and started again by the test, and gone with the test process. Failures end the test (ck_abort). */
+ * frozen, wiped and started again by the test, and gone with the test process. Failures end the test (ck_abort). Start
+ * them from the test's main thread: a server ends with the thread that started it. */
 #ifndef SK_TESTS_SERVER_H
 #define SK_TESTS_SERVER_H
 
@@ -14,6 +15,7 @@ struct sk_test_server {
     int port;
     char dir[256];
     char url[128];
+    bool plain;      /* NATS without JetStream, from the next start on */
     char extra[512]; /* words added to the command line, space separated */
 };
 
