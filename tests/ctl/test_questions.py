@@ -128,8 +128,8 @@ def test_watch_survives_a_restart_of_the_bus_without_gap_or_repeat(start, servic
     wait_for(lambda: service.nc.is_connected)
     for number in range(20, 40):
         service.event("lifecycle.phase", sequence=number)
-    out, err = process.communicate(timeout=40)
-    assert process.returncode == 0, err
+    out = process.stdout.read()
+    assert process.wait(40) == 0, process.stderr.read()
     assert [json.loads(line)["data"]["sequence"] for line in (first + out).splitlines()] == list(range(40))
 
 

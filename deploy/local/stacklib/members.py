@@ -193,6 +193,14 @@ class Localbox(Service):
     binary = "sk-localbox"
     tier = 1
 
+    def __init__(self, stack, name):
+        super().__init__(stack, name)
+        self.ports = ("localbox", "localbox-admin")
+
+    @property
+    def admin_address(self):
+        return f"http://127.0.0.1:{self.port('localbox-admin')}"
+
     @property
     def address(self):
         return f"http://127.0.0.1:{self.port()}"
@@ -200,6 +208,7 @@ class Localbox(Service):
     def settings(self):
         return {
             "SANDKEEP_LOCALBOX_LISTEN": f"127.0.0.1:{self.port()}",
+            "SANDKEEP_LOCALBOX_ADMIN_LISTEN": f"127.0.0.1:{self.port('localbox-admin')}",
             "SANDKEEP_LOCALBOX_DATA_DIR": str(self.data),
             "SANDKEEP_LOCALBOX_KEY": self.stack.key,
         }

@@ -84,6 +84,8 @@ class Stack:
             "SANDKEEP_LOCALBOX_URL": self.url("localbox"),
             "SANDKEEP_LOCALBOX_KEY": self.key,
         }
+        if "localbox" not in self.external:
+            out["SANDKEEP_LOCALBOX_ADMIN_URL"] = self.member("localbox").admin_address
         for member in self.members():
             if member.name.startswith("lifecycle-"):
                 index = member.name.rpartition("-")[2]
