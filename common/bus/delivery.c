@@ -59,7 +59,7 @@ static void set_subject(struct sk_delivery *out, const char *subject)
 }
 
 /* Copies what the library parsed. False when the block should be looked at raw: 3.4.1 rejects a whole block because of
- * one odd line, and takes the line after a header without a value for that value. */
+ * one odd line, takes the line after a header without a value for that value, and lets a line without colon swallow the next name. */
 static bool copy_headers(struct sk_delivery *out, natsMsg *message)
 {
     const char **keys = NULL, *value;
@@ -77,10 +77,14 @@ static bool copy_headers(struct sk_delivery *out, natsMsg *message)
         for (int i = 0; i < count; i++) {
             const char *colon;
             size_t len = strlen(keys[i]);
-            if (sk_header_known(keys[i], len) != (known == 1) || natsMsgHeader_Get(message, keys[i], &value) != NATS_OK)
+            if (sk_header_known(keys[i], len) != (known == 1))
                 continue;
+            if (natsMsgHeader_Get(message, keys[i], &value) != NATS_OK) {
+                out->headers_cut = true; /* no name */
+                continue;
+            }
             colon = strchr(value, ':');
-            if (colon != NULL && colon != value && colon[1] == ' ')
+            if ((colon != NULL && colon != value && colon[1] == ' ') || strpbrk(keys[i], "\r\n") != NULL)
                 sound = false;
             (void)sk_delivery_add_header(out, keys[i], len, value, strlen(value));
         }

@@ -37,7 +37,8 @@ START_TEST(test_server_comes_later)
     sk_test_server_kill(&server);
     nats = bus_open(&server, NULL, &bus);
     ck_assert(!bus.ops->connected(bus.self));
-    ck_assert_int_eq(sk_bus_nats_pull(nats, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
+    ck_assert_int_eq(
+        sk_bus_nats_pull(nats, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
     ck_assert_int_eq(sk_bus_nats_wait(nats, 200, &err), -1);
     ck_assert_ptr_nonnull(strstr(err.message, "not connected"));
     start = sk_mono_us(sched);
@@ -102,7 +103,8 @@ static void *publish_late(void *arg)
 {
     struct late *late = arg;
 
-    late->rc = late->bus->ops->publish_acked(late->bus->self, late->messages, LATE_COUNT, late->acked, 15000, &late->err);
+    late->rc =
+        late->bus->ops->publish_acked(late->bus->self, late->messages, LATE_COUNT, late->acked, 15000, &late->err);
     return NULL;
 }
 
@@ -186,8 +188,9 @@ START_TEST(test_stale_ack_does_not_hit_a_strangers_command)
     ck_assert_int_eq(rig.bus.ops->ack_many(rig.bus.self, &old[3], 1, &err), 0);
     ck_assert_int_eq(stored(rig.nats, SK_STREAM_COMMANDS), 4);
     /* Shows that the trap is real: the same word, sent by hand, removes a command that nobody has seen. */
-    ck_assert_int_eq(sk_bus_nats_request(rig.nats, "$JS.ACK." SK_STREAM_COMMANDS ".lifecycle.1.1.1.1700000000000000000.0", "+ACK", 4,
-                                         2000, &reply, &len, &err),
+    ck_assert_int_eq(sk_bus_nats_request(rig.nats,
+                                         "$JS.ACK." SK_STREAM_COMMANDS ".lifecycle.1.1.1.1700000000000000000.0", "+ACK",
+                                         4, 2000, &reply, &len, &err),
                      0);
     free(reply);
     ck_assert(stored_becomes(rig.nats, SK_STREAM_COMMANDS, 3));
@@ -199,7 +202,8 @@ START_TEST(test_frozen_server)
 {
     struct rig rig;
     struct sk_error err;
-    struct sk_message message = {.subject = "sandbox.evt.app-1.lifecycle.phase", .message_id = "f1", .body = "{}", .body_len = 2};
+    struct sk_message message = {
+        .subject = "sandbox.evt.app-1.lifecycle.phase", .message_id = "f1", .body = "{}", .body_len = 2};
     struct sk_delivery *held;
     static char big[200 * 1024];
     struct sk_message bulk = {.subject = "somewhere.else", .body = big, .body_len = sizeof(big)};
@@ -263,7 +267,8 @@ START_TEST(test_refused_credentials_are_not_the_end)
     collector_init(&got);
     sk_test_server_start(&server, SK_TEST_NATS, "--auth secret1");
     nats = bus_open(&server, "secret2", &bus);
-    ck_assert_int_eq(sk_bus_nats_pull(nats, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
+    ck_assert_int_eq(
+        sk_bus_nats_pull(nats, "lifecycle", "sandbox.cmd.lifecycle.>", collector_want, collector_add, &got, &err), 0);
     ck_assert_int_eq(sk_bus_nats_wait(nats, 500, &err), -1);
     sk_test_server_kill(&server);
     snprintf(server.extra, sizeof(server.extra), "--auth secret2");
@@ -312,4 +317,5 @@ END_TEST
 
 SK_CHECK_MAIN("bus-outage", test_server_comes_later, test_killed_and_restarted, test_publish_lives_through_a_restart,
               test_wiped_store_is_set_up_again, test_stale_ack_does_not_hit_a_strangers_command, test_frozen_server,
-              test_consumer_and_stream_removed_by_hand, test_refused_credentials_are_not_the_end, test_server_without_jetstream)
+              test_consumer_and_stream_removed_by_hand, test_refused_credentials_are_not_the_end,
+              test_server_without_jetstream)
