@@ -24,7 +24,7 @@ struct sk_arena {
     struct sk_arena_block *blocks; /* newest first */
     size_t limit;                  /* bytes taken from the system at most, headers included */
     size_t taken;
-    bool failed;                   /* some allocation was refused since init or reset */
+    bool failed; /* some allocation was refused since init or reset */
 };
 
 /* Takes nothing from the system yet. `limit` 0 means SK_ARENA_DEFAULT_LIMIT. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A growable byte buffer with an upper bound: bytes are appended at the end and consumed at the front. When the bound is
- * hit (or memory is out) nothing of that append is kept and `overflow` stays set: look at it once, at the end.
+ * A growable byte buffer with an upper bound: bytes are appended at the end and consumed at the front. When the bound
+ * is hit (or memory is out) nothing of that append is kept and `overflow` stays set: look at it once, at the end.
  *
  * The content always has a NUL after it (not counted), so that text can be handed on as a C string. Owned and used by
  * one thread at a time; nothing blocks. Pointers into the buffer are good until the next append or consume. */
@@ -27,7 +27,10 @@ void sk_buf_clear(struct sk_buf *buf);
 
 /* The content; never NULL. */
 const char *sk_buf_data(const struct sk_buf *buf);
-static inline size_t sk_buf_len(const struct sk_buf *buf) { return buf->len; }
+static inline size_t sk_buf_len(const struct sk_buf *buf)
+{
+    return buf->len;
+}
 
 /* Each returns false (and sets overflow) when it does not fit; then the content is what it was. */
 bool sk_buf_append(struct sk_buf *buf, const void *data, size_t len);
@@ -40,7 +43,8 @@ SK_MUST_USE char *sk_buf_reserve(struct sk_buf *buf, size_t len);
 void sk_buf_commit(struct sk_buf *buf, size_t len);
 /* Drops bytes at the front; more than there are drops all. */
 void sk_buf_consume(struct sk_buf *buf, size_t len);
-/* Gives the content away as a NUL-terminated allocation (free it) and leaves the buffer empty; NULL when out of memory. */
+/* Gives the content away as a NUL-terminated allocation (free it) and leaves the buffer empty; NULL when out of memory.
+ */
 SK_MUST_USE char *sk_buf_take(struct sk_buf *buf, size_t *len);
 
 #endif

@@ -37,9 +37,9 @@ struct sk_error {
     enum sk_code code;
     enum sk_outcome outcome;
     bool retryable;
-    int http_status;            /* from errors.def unless set */
-    int64_t retry_after_ms;     /* 0 = no hint */
-    int provider_status;        /* HTTP status of a provider's answer, 0 = none */
+    int http_status;                    /* from errors.def unless set */
+    int64_t retry_after_ms;             /* 0 = no hint */
+    int provider_status;                /* HTTP status of a provider's answer, 0 = none */
     char message[SK_ERROR_MESSAGE_MAX]; /* outermost context first: "cannot start sandbox: create: HTTP 502" */
 };
 
@@ -47,7 +47,8 @@ struct sk_error {
  * Thread-safe, never allocates. Retryable and HTTP status take the code's defaults. */
 int sk_fail(struct sk_error *err, enum sk_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Same with outcome SK_OUTCOME_UNKNOWN. */
-int sk_fail_unknown(struct sk_error *err, enum sk_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+int sk_fail_unknown(struct sk_error *err, enum sk_code code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Puts context before the message of an error that is passed upwards; returns -1. */
 int sk_fail_context(struct sk_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void sk_error_clear(struct sk_error *err);

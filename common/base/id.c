@@ -7,8 +7,8 @@
 #include <string.h>
 
 #define SOURCE_ID_POINTS_MAX 64
-#define USER_ID_POINTS_MAX 128
-#define SANDBOX_ID_HEX 16
+#define USER_ID_POINTS_MAX   128
+#define SANDBOX_ID_HEX       16
 
 static const char hex_digits[] = "0123456789abcdef";
 static const char skill_edit_user[] = "skillEdit";

@@ -7,13 +7,13 @@
 #include "common/base/error.h"
 #include "common/base/sched.h"
 
-#define SK_UUID_SIZE 37        /* 8-4-4-4-12 lower-case hex + NUL */
-#define SK_ULID_SIZE 27
+#define SK_UUID_SIZE       37 /* 8-4-4-4-12 lower-case hex + NUL */
+#define SK_ULID_SIZE       27
 #define SK_SANDBOX_ID_SIZE 64  /* "workflowbuilder-" + 16 hex + NUL, with room */
-#define SK_SOURCE_ID_SIZE 257  /* 64 code points of UTF-8 + NUL */
-#define SK_USER_ID_SIZE 513    /* 128 code points */
+#define SK_SOURCE_ID_SIZE  257 /* 64 code points of UTF-8 + NUL */
+#define SK_USER_ID_SIZE    513 /* 128 code points */
 #define SK_COMMAND_ID_SIZE 257 /* 64 code points */
-#define SK_TIME_SIZE 25        /* 2026-11-30T08:00:00.000Z + NUL */
+#define SK_TIME_SIZE       25  /* 2026-11-30T08:00:00.000Z + NUL */
 
 enum sk_source_type { SK_SOURCE_NONE = 0, SK_SOURCE_APP, SK_SOURCE_SKILL_EDIT, SK_SOURCE_WORKFLOW_BUILDER };
 
@@ -34,8 +34,8 @@ enum sk_source_type sk_source_type_parse(const char *name, bool *unsupported);
 
 /* Checks lengths (in code points), UTF-8 and control characters and folds skillEdit's user id to the literal.
  * `*_len` are byte lengths, so that embedded NULs are seen and refused. Errors: invalid_request, source_unsupported. */
-SK_MUST_USE int sk_identity_set(struct sk_identity *out, const char *source_type, const char *source_id, size_t source_id_len,
-                                const char *user_id, size_t user_id_len, struct sk_error *err);
+SK_MUST_USE int sk_identity_set(struct sk_identity *out, const char *source_type, const char *source_id,
+                                size_t source_id_len, const char *user_id, size_t user_id_len, struct sk_error *err);
 void sk_identity_sandbox_id(const struct sk_identity *identity, char out[SK_SANDBOX_ID_SIZE]);
 bool sk_identity_equal(const struct sk_identity *a, const struct sk_identity *b);
 /* True for "<app|skilledit|workflowbuilder>-<16 lower hex>"; such ids are safe in NATS subjects, URLs and labels. */

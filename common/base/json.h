@@ -72,8 +72,8 @@ SK_MUST_USE char *sk_json_dump(const json_t *value, bool sort_keys, size_t *len,
 /* The RFC 9457 object of an error: type, title, status, code, detail, retryable, retryAfterMs?, fastgptCode?. New
  * reference, NULL only when out of memory. */
 SK_MUST_USE json_t *sk_json_problem(const struct sk_error *err);
-/* The way back, for clients: fills *out from such an object, leniently (an unknown code becomes `internal` and keeps its
- * detail). Always returns -1, so that `return sk_json_problem_to_error(…)` reads well. */
+/* The way back, for clients: fills *out from such an object, leniently (an unknown code becomes `internal` and keeps
+ * its detail). Always returns -1, so that `return sk_json_problem_to_error(…)` reads well. */
 int sk_json_problem_to_error(const json_t *problem, struct sk_error *out);
 
 #endif

@@ -18,12 +18,11 @@ struct sk_list {
     struct sk_list *next, *prev;
 };
 
-#define SK_LIST_ENTRY(type, item, member) ((type *)(void *)((char *)(item) - offsetof(type, member)))
+#define SK_LIST_ENTRY(type, item, member) ((type *)(void *)((char *)(item)-offsetof(type, member)))
 #define SK_LIST_FOREACH(type, var, list, member)                                                                       \
     for (type *var = SK_LIST_ENTRY(type, (list)->next, member),                                                        \
               *var##_next_ = SK_LIST_ENTRY(type, var->member.next, member);                                            \
-         &var->member != (list);                                                                                       \
-         var = var##_next_, var##_next_ = SK_LIST_ENTRY(type, var->member.next, member))
+         &var->member != (list); var = var##_next_, var##_next_ = SK_LIST_ENTRY(type, var->member.next, member))
 
 /* A list head or an element outside of any list: both point at themselves. */
 static inline void sk_list_init(struct sk_list *list)

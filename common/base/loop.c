@@ -37,7 +37,7 @@ struct sk_loop {
 
 /* What the handler may touch. uv_signal is not used: its second SIGTERM would wait for a loop that hangs. */
 static _Atomic(uv_async_t *) signal_bell;
-static atomic_int end_signal;    /* SIGTERM or SIGINT, once seen */
+static atomic_int end_signal; /* SIGTERM or SIGINT, once seen */
 static atomic_bool end_handled;
 static atomic_bool reload_wanted;
 

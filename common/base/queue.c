@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A ring under a mutex, and one gate for each sleeping consumer, so that a push wakes one of them and not all (a pool has
- * dozens). The ticket is taken before the ring is looked at, so a push between the look and the wait ends the wait at
- * once; a consumer that was chosen by a push and timed out at the same moment looks at the ring once more. */
+ * A ring under a mutex, and one gate for each sleeping consumer, so that a push wakes one of them and not all (a pool
+ * has dozens). The ticket is taken before the ring is looked at, so a push between the look and the wait ends the wait
+ * at once; a consumer that was chosen by a push and timed out at the same moment looks at the ring once more. */
 #include "common/base/queue.h"
 
 #include "common/base/list.h"

@@ -4,7 +4,8 @@
  * scheduler's gates, so that it works under the simulator too: the ring has a mutex, which is never held while waiting.
  *
  * Pushing never waits: a full queue is the caller's decision (refuse, drop, park). After close, pushes are refused, and
- * consumers still get what is queued, then NULL. The queue does not own what it carries: empty it before sk_queue_free. */
+ * consumers still get what is queued, then NULL. The queue does not own what it carries: empty it before sk_queue_free.
+ */
 #ifndef SK_BASE_QUEUE_H
 #define SK_BASE_QUEUE_H
 
@@ -33,7 +34,7 @@ SK_MUST_USE enum sk_queue_status sk_queue_pop(struct sk_queue *queue, int64_t ti
 /* Any thread, idempotent: wakes every waiting consumer. */
 void sk_queue_close(struct sk_queue *queue);
 
-size_t sk_queue_depth(struct sk_queue *queue);    /* items now: for metrics, not for decisions */
+size_t sk_queue_depth(struct sk_queue *queue); /* items now: for metrics, not for decisions */
 size_t sk_queue_capacity(const struct sk_queue *queue);
 bool sk_queue_closed(struct sk_queue *queue);
 

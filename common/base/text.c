@@ -133,7 +133,7 @@ static void civil_from_days(int64_t days, int *year, int *month, int *day)
     *year = (int)(yoe + era * 400 + (*month <= 2));
 }
 
-#define MS_PER_DAY 86400000LL
+#define MS_PER_DAY  86400000LL
 #define TIME_MIN_MS (-62167219200000LL) /* 0000-01-01 */
 #define TIME_MAX_MS 253402300799999LL   /* 9999-12-31T23:59:59.999Z */
 
@@ -231,6 +231,7 @@ bool sk_time_parse(const char *text, int64_t *unix_ms)
         hour > 23 || minute > 59 || second > 60)
         return false;
     /* A leap second is the first moment of the next minute, as POSIX time has no name for it. */
-    *unix_ms = (days_from_civil(year, month, day) * 86400 + hour * 3600 + (minute - offset) * 60 + second) * 1000 + millis;
+    *unix_ms =
+        (days_from_civil(year, month, day) * 86400 + hour * 3600 + (minute - offset) * 60 + second) * 1000 + millis;
     return true;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A bounded pool of worker threads for blocking, straight-line workflows (design/architecture.md §4). Threads are started
- * when there is more work than threads, up to a maximum, and stay. Production only: the simulator runs workflows on its
- * own fibres.
+ * A bounded pool of worker threads for blocking, straight-line workflows (design/architecture.md §4). Threads are
+ * started when there is more work than threads, up to a maximum, and stay. Production only: the simulator runs
+ * workflows on its own fibres.
  *
  * Submitting never waits: a full queue is the caller's decision. A job that may hang says by when it means to be back
  * (sk_workers_set_deadline); those that are late are counted for a metric and may fail /livez, so that a hung worker
@@ -37,8 +37,8 @@ void sk_workers_free(struct sk_workers *workers);
 /* Any thread. SK_QUEUE_FULL: the queue is full, or no thread could be started at all; SK_QUEUE_CLOSED: draining. */
 SK_MUST_USE enum sk_queue_status sk_workers_submit(struct sk_workers *workers, void (*run)(void *arg), void *arg);
 
-/* Refuses new jobs and waits up to timeout_ms (< 0 = no limit) until all queued and running ones have ended. Returns how
- * many have not. May be called again. Not from a worker. */
+/* Refuses new jobs and waits up to timeout_ms (< 0 = no limit) until all queued and running ones have ended. Returns
+ * how many have not. May be called again. Not from a worker. */
 SK_MUST_USE size_t sk_workers_drain(struct sk_workers *workers, int64_t timeout_ms);
 /* Takes back what is queued and not yet running, calling `discard` for each argument on this thread. Returns their
  * number. */

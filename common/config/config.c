@@ -67,7 +67,7 @@ static bool parse_bool(const char *text, union parsed *out)
     static const struct {
         const char *word;
         bool value;
-    } words[] = {{"true", true}, {"1", true},  {"on", true},   {"yes", true},
+    } words[] = {{"true", true},   {"1", true},  {"on", true},   {"yes", true},
                  {"false", false}, {"0", false}, {"off", false}, {"no", false}};
 
     for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {

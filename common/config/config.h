@@ -5,7 +5,8 @@
  *
  *     static const struct sk_config_key keys[] = {
  *         SK_CONFIG_STRING(struct my_config, nats_url, "SANDKEEP_NATS_URL", "nats://127.0.0.1:4222", 0, "NATS server"),
- *         SK_CONFIG_INT(struct my_config, workers, "SANDKEEP_LIFECYCLE_WORKERS", 64, 1, 512, "count", "worker threads"),
+ *         SK_CONFIG_INT(struct my_config, workers, "SANDKEEP_LIFECYCLE_WORKERS", 64, 1, 512, "count", "worker
+ * threads"),
  *         ...
  *     };
  *
@@ -22,13 +23,13 @@
 #include <stdio.h>
 
 enum sk_config_type {
-    SK_CONFIG_TYPE_STRING,   /* char *, owned by the config */
-    SK_CONFIG_TYPE_INT,      /* int64_t */
-    SK_CONFIG_TYPE_DOUBLE,   /* double */
-    SK_CONFIG_TYPE_BOOL,     /* bool: true|false|1|0|on|off|yes|no */
-    SK_CONFIG_TYPE_ENUM,     /* int: index into `choices` */
-    SK_CONFIG_TYPE_LISTEN,   /* char *: host:port or :port (= 127.0.0.1), port 0 picks one */
-    SK_CONFIG_TYPE_URL,      /* char *: scheme must be one of `choices` */
+    SK_CONFIG_TYPE_STRING, /* char *, owned by the config */
+    SK_CONFIG_TYPE_INT,    /* int64_t */
+    SK_CONFIG_TYPE_DOUBLE, /* double */
+    SK_CONFIG_TYPE_BOOL,   /* bool: true|false|1|0|on|off|yes|no */
+    SK_CONFIG_TYPE_ENUM,   /* int: index into `choices` */
+    SK_CONFIG_TYPE_LISTEN, /* char *: host:port or :port (= 127.0.0.1), port 0 picks one */
+    SK_CONFIG_TYPE_URL,    /* char *: scheme must be one of `choices` */
 };
 
 #define SK_CONFIG_SECRET   1u /* masked wherever it is shown (userinfo of URLs is always masked) */
@@ -36,42 +37,67 @@ enum sk_config_type {
 #define SK_CONFIG_RELOAD   4u /* re-read on SIGHUP */
 
 struct sk_config_key {
-    const char *name;          /* environment variable */
+    const char *name; /* environment variable */
     enum sk_config_type type;
-    size_t offset;             /* into the caller's config struct */
+    size_t offset; /* into the caller's config struct */
     const char *default_text;
-    double min, max;           /* INT and DOUBLE */
-    const char *unit;          /* "ms", "s", "count", "" … shown in documentation */
-    const char *const *choices;/* ENUM, URL: NULL-terminated */
+    double min, max;            /* INT and DOUBLE */
+    const char *unit;           /* "ms", "s", "count", "" … shown in documentation */
+    const char *const *choices; /* ENUM, URL: NULL-terminated */
     unsigned flags;
-    const char *help;          /* one sentence */
+    const char *help; /* one sentence */
 };
 
-#define SK_CONFIG_STRING(st, field, env, def, fl, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_STRING, .offset = offsetof(st, field), .default_text = def, .flags = (fl), .unit = "", .help = doc}
-#define SK_CONFIG_INT(st, field, env, def, lo, hi, un, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_INT, .offset = offsetof(st, field), .default_text = #def, .min = (lo), .max = (hi), .unit = un, .help = doc}
-#define SK_CONFIG_DOUBLE(st, field, env, def, lo, hi, un, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_DOUBLE, .offset = offsetof(st, field), .default_text = #def, .min = (lo), .max = (hi), .unit = un, .help = doc}
-#define SK_CONFIG_BOOL(st, field, env, def, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_BOOL, .offset = offsetof(st, field), .default_text = #def, .unit = "", .help = doc}
-#define SK_CONFIG_ENUM(st, field, env, def, ch, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_ENUM, .offset = offsetof(st, field), .default_text = def, .choices = ch, .unit = "", .help = doc}
-#define SK_CONFIG_LISTEN(st, field, env, def, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_LISTEN, .offset = offsetof(st, field), .default_text = def, .unit = "host:port", .help = doc}
-#define SK_CONFIG_URL(st, field, env, def, ch, fl, doc) \
-    {.name = env, .type = SK_CONFIG_TYPE_URL, .offset = offsetof(st, field), .default_text = def, .choices = ch, .flags = (fl), .unit = "URL", .help = doc}
-/* The key that every service has: names of enum sk_log_level in its order (so the int is the level), re-read on SIGHUP. */
-#define SK_CONFIG_LOG_LEVEL(st, field) \
-    {.name = "SANDKEEP_LOG_LEVEL", .type = SK_CONFIG_TYPE_ENUM, .offset = offsetof(st, field), .default_text = "info", \
-     .choices = sk_config_log_levels, .flags = SK_CONFIG_RELOAD, .unit = "", .help = "Lines below this level are not written."}
+#define SK_CONFIG_STRING(st, field, env, def, fl, doc)                                                                 \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_STRING, .offset = offsetof(st, field), .default_text = def, .flags = (fl), \
+        .unit = "", .help = doc                                                                                        \
+    }
+#define SK_CONFIG_INT(st, field, env, def, lo, hi, un, doc)                                                            \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_INT, .offset = offsetof(st, field), .default_text = #def, .min = (lo),     \
+        .max = (hi), .unit = un, .help = doc                                                                           \
+    }
+#define SK_CONFIG_DOUBLE(st, field, env, def, lo, hi, un, doc)                                                         \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_DOUBLE, .offset = offsetof(st, field), .default_text = #def, .min = (lo),  \
+        .max = (hi), .unit = un, .help = doc                                                                           \
+    }
+#define SK_CONFIG_BOOL(st, field, env, def, doc)                                                                       \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_BOOL, .offset = offsetof(st, field), .default_text = #def, .unit = "",     \
+        .help = doc                                                                                                    \
+    }
+#define SK_CONFIG_ENUM(st, field, env, def, ch, doc)                                                                   \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_ENUM, .offset = offsetof(st, field), .default_text = def, .choices = ch,   \
+        .unit = "", .help = doc                                                                                        \
+    }
+#define SK_CONFIG_LISTEN(st, field, env, def, doc)                                                                     \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_LISTEN, .offset = offsetof(st, field), .default_text = def,                \
+        .unit = "host:port", .help = doc                                                                               \
+    }
+#define SK_CONFIG_URL(st, field, env, def, ch, fl, doc)                                                                \
+    {                                                                                                                  \
+        .name = env, .type = SK_CONFIG_TYPE_URL, .offset = offsetof(st, field), .default_text = def, .choices = ch,    \
+        .flags = (fl), .unit = "URL", .help = doc                                                                      \
+    }
+/* The key that every service has: names of enum sk_log_level in its order (so the int is the level), re-read on SIGHUP.
+ */
+#define SK_CONFIG_LOG_LEVEL(st, field)                                                                                 \
+    {                                                                                                                  \
+        .name = "SANDKEEP_LOG_LEVEL", .type = SK_CONFIG_TYPE_ENUM, .offset = offsetof(st, field),                      \
+        .default_text = "info", .choices = sk_config_log_levels, .flags = SK_CONFIG_RELOAD, .unit = "",                \
+        .help = "Lines below this level are not written."                                                              \
+    }
 extern const char *const sk_config_log_levels[];
 
 struct sk_config {
     const char *program;
     const struct sk_config_key *keys;
     size_t count;
-    void *values;      /* the caller's struct; strings inside are owned and freed by sk_config_fini */
+    void *values;         /* the caller's struct; strings inside are owned and freed by sk_config_fini */
     const char **sources; /* per key: "default", "environment", "file" (NAME_FILE), "env-file" */
 };
 
@@ -95,12 +121,12 @@ void sk_config_print(const struct sk_config *config, enum sk_config_format forma
  * Returns -1 to go on (config loaded), else the exit status to end with (0, 2). */
 struct sk_service_cli {
     struct sk_config *config;
-    const char *summary;                                 /* one line for --help */
-    const char *extra_help;                              /* lines for own flags or NULL */
+    const char *summary;    /* one line for --help */
+    const char *extra_help; /* lines for own flags or NULL */
     bool (*extra)(void *arg, int argc, char **argv, int *index);
-    int (*check)(void *values, FILE *problems);          /* cross-key rules: number of problems; or NULL */
+    int (*check)(void *values, FILE *problems); /* cross-key rules: number of problems; or NULL */
     void *arg;
-    const struct sk_version_library *libraries;          /* for --version; ends with a NULL name; or NULL */
+    const struct sk_version_library *libraries; /* for --version; ends with a NULL name; or NULL */
 };
 SK_MUST_USE int sk_service_cli(const struct sk_service_cli *cli, int argc, char **argv);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How keys, ranges and values are shown: text, JSON and the Markdown table of docs/configuration.md. Secrets never leave
- * through here. */
+ * How keys, ranges and values are shown: text, JSON and the Markdown table of docs/configuration.md. Secrets never
+ * leave through here. */
 #include "common/base/id.h"
 #include "common/config/private.h"
 
@@ -42,8 +42,8 @@ void sk_config_mask(const struct sk_config_key *key, const char *value, char *ou
         sk_copy_cut(out, size, value[0] != '\0' ? MASK : "");
         return;
     }
-    /* Everything up to the last '@' counts as userinfo: a password with a raw '/' or '@' must not show either, and a list
-     * of URLs loses all but its last host. */
+    /* Everything up to the last '@' counts as userinfo: a password with a raw '/' or '@' must not show either, and a
+     * list of URLs loses all but its last host. */
     if (at != NULL && (scheme != NULL || key->type == SK_CONFIG_TYPE_URL)) {
         size_t prefix = scheme != NULL && scheme < at ? (size_t)(scheme + 3 - value) : 0;
         char rest[SHOWN_RANGE_MAX];
@@ -75,7 +75,8 @@ void sk_config_range(const struct sk_config_key *key, char *out, size_t size)
                  key->unit);
         break;
     case SK_CONFIG_TYPE_DOUBLE:
-        snprintf(out, size, "a number %.15g..%.15g%s%s", key->min, key->max, key->unit[0] != '\0' ? " " : "", key->unit);
+        snprintf(out, size, "a number %.15g..%.15g%s%s", key->min, key->max, key->unit[0] != '\0' ? " " : "",
+                 key->unit);
         break;
     case SK_CONFIG_TYPE_BOOL:
         sk_copy_cut(out, size, "true or false");

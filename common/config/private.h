@@ -6,7 +6,7 @@
 
 #include "common/config/config.h"
 
-#define SK_CONFIG_VALUE_MAX    65536       /* bytes of one value; longer ones are refused */
+#define SK_CONFIG_VALUE_MAX    65536 /* bytes of one value; longer ones are refused */
 #define SK_CONFIG_ENV_FILE_MAX (1024 * 1024)
 
 /* The value that an --env-file gave to a variable that was not in the environment before, else NULL. */

@@ -27,7 +27,9 @@ bool sk_fault_hit(enum sk_fault_point point, const char *operation);
 #define SK_FAULT(point, operation) sk_fault_hit(SK_FAULT_##point, (operation))
 #else
 #define SK_FAULT(point, operation) false
-static inline void sk_fault_check(void) {}
+static inline void sk_fault_check(void)
+{
+}
 #endif
 const char *sk_fault_name(enum sk_fault_point point);
 /* Prints "name<TAB>doc" lines: `sk-lifecycle --list-fault-points` in test builds. */

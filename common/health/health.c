@@ -53,10 +53,8 @@ static double read_ready(void *arg)
     return sk_health_ready(arg) ? 1 : 0;
 }
 
-static struct sk_metric ready_gauge = {.name = "sandkeep_ready",
-                                       .help = "1 while /readyz says ready.",
-                                       .kind = SK_METRIC_GAUGE,
-                                       .read = read_ready};
+static struct sk_metric ready_gauge = {
+    .name = "sandkeep_ready", .help = "1 while /readyz says ready.", .kind = SK_METRIC_GAUGE, .read = read_ready};
 
 struct sk_health *sk_health_new(const struct sk_sched *sched)
 {
@@ -99,10 +97,11 @@ void sk_health_register_metrics(struct sk_health *health)
     sk_metric_register(&ready_gauge);
     if (health->dependency_count == 0)
         return;
-    pthread_mutex_lock(&health->lock);
+    /* Not under the lock: a scrape holds the list of metrics and asks read_ready, which takes it. */
     for (int i = 0; i < health->dependency_count; i++)
         gauge_names[i] = health->dependencies[i].name;
     sk_metric_register(&dependency_gauge);
+    pthread_mutex_lock(&health->lock);
     for (int i = 0; i < health->dependency_count; i++)
         sk_metric_set(&dependency_gauge, i, 0, health->dependencies[i].state == SK_DEPENDENCY_UP);
     health->has_metrics = true;
@@ -250,7 +249,11 @@ bool sk_health_write(struct sk_health *health, bool verbose, FILE *out)
     memcpy(copy.dependencies, health->dependencies, sizeof(copy.dependencies));
     pthread_mutex_unlock(&health->lock);
 
-    fprintf(out, "{\"status\":\"%s\"", ready ? "ready" : copy.draining ? "draining" : !copy.started ? "starting" : "unready");
+    fprintf(out, "{\"status\":\"%s\"",
+            ready           ? "ready"
+            : copy.draining ? "draining"
+            : !copy.started ? "starting"
+                            : "unready");
     fputs(",\"dependencies\":[", out);
     for (int i = 0; i < copy.dependency_count; i++) {
         if (i > 0)
@@ -281,8 +284,7 @@ bool sk_health_add_live_check(struct sk_health *health, const char *name,
 
 bool sk_health_live(struct sk_health *health, char *why, size_t size)
 {
-    int64_t age_ms =
-        (sk_mono_us(health->sched) - atomic_load_explicit(&health->beat_us, memory_order_relaxed)) / 1000;
+    int64_t age_ms = (sk_mono_us(health->sched) - atomic_load_explicit(&health->beat_us, memory_order_relaxed)) / 1000;
     struct live_check checks[SK_HEALTH_CHECKS_MAX];
     char reason[200] = "";
     int count;

@@ -3,8 +3,8 @@
  * Readiness and liveness of a process (contract/service.md §1).
  *
  * Readiness: every dependency by name with its state, its last error and since when. A service is ready when it has
- * started, all required dependencies are up, and it is not draining. A change of state is logged here (once), so whoever
- * reports it need not; it is also the gauge sandkeep_dependency_up{dependency}.
+ * started, all required dependencies are up, and it is not draining. A change of state is logged here (once), so
+ * whoever reports it need not; it is also the gauge sandkeep_dependency_up{dependency}.
  *
  * Liveness never looks at dependencies: the loop turns (sk_health_beat), and the checks that the program registers hold
  * (for example: no worker is late by more than ten seconds).

@@ -22,8 +22,8 @@ struct connection {
     uv_tcp_t uv;
     struct sk_admin *admin;
     struct sk_list link;
-    size_t queued;        /* bytes unsent at the last look */
-    int64_t progress_us;  /* when that number last changed */
+    size_t queued;       /* bytes unsent at the last look */
+    int64_t progress_us; /* when that number last changed */
 };
 
 struct admin_handler {
@@ -40,7 +40,7 @@ struct sk_admin {
     uv_tcp_t listener;
     struct sk_timer *beat, *grace;
     uv_timer_t last[2]; /* only closed, one after the other, at the very end */
-    int64_t beat_due_us;
+    int64_t beat_due_us, write_ms;
     struct sk_list connections;
     size_t connection_count;
     int port;
@@ -86,9 +86,9 @@ static int reply(h2o_req_t *req, int status, const char *reason, const char *typ
 static int reply_problem(h2o_req_t *req, int status, const char *title, const char *detail)
 {
     char body[512];
-    int len = snprintf(body, sizeof(body),
-                       "{\"type\":\"about:blank\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s\"}\n", title, status,
-                       detail);
+    int len =
+        snprintf(body, sizeof(body), "{\"type\":\"about:blank\",\"title\":\"%s\",\"status\":%d,\"detail\":\"%s\"}\n",
+                 title, status, detail);
 
     return reply(req, status, title, "application/problem+json", body, (size_t)len);
 }
@@ -238,13 +238,12 @@ static void on_connection(uv_stream_t *listener, int status)
 
 static void check_stalled_readers(struct sk_admin *admin, int64_t now_us)
 {
-    SK_LIST_FOREACH(struct connection, connection, &admin->connections, link)
-    {
+    SK_LIST_FOREACH (struct connection, connection, &admin->connections, link) {
         size_t queued = uv_stream_get_write_queue_size((uv_stream_t *)&connection->uv);
         if (queued != connection->queued || queued == 0) {
             connection->queued = queued;
             connection->progress_us = now_us;
-        } else if (now_us - connection->progress_us > SK_ADMIN_WRITE_MS * 1000) {
+        } else if (now_us - connection->progress_us > admin->write_ms * 1000) {
             cut(connection);
         }
     }
@@ -329,19 +328,19 @@ static int start_listening(struct sk_admin *admin, const char *listen, struct sk
     return 0;
 }
 
-static void start_h2o(struct sk_admin *admin)
+static void start_h2o(struct sk_admin *admin, int64_t idle_ms)
 {
     struct admin_handler *handler;
     h2o_hostconf_t *host;
 
     h2o_config_init(&admin->config);
     admin->config.server_name = h2o_iovec_init(H2O_STRLIT("sandkeep"));
-    admin->config.http1.req_timeout = SK_ADMIN_IDLE_MS;
+    admin->config.http1.req_timeout = (uint64_t)idle_ms;
     admin->config.http1.upgrade_to_http2 = 0; /* Debian's h2o has no answer to rapid reset */
     admin->config.max_request_entity_size = SK_ADMIN_BODY_BYTES_MAX;
     host = h2o_config_register_host(&admin->config, h2o_iovec_init(H2O_STRLIT("default")), 65535);
-    /* One catch-all: h2o's own routing works on the decoded path. The pathconf pointer is used at once, it moves with the
-     * next registration. */
+    /* One catch-all: h2o's own routing works on the decoded path. The pathconf pointer is used at once, it moves with
+     * the next registration. */
     handler = (struct admin_handler *)h2o_create_handler(h2o_config_register_path(host, "/", 0), sizeof(*handler));
     handler->super.on_req = on_request;
     handler->admin = admin;
@@ -350,7 +349,14 @@ static void start_h2o(struct sk_admin *admin)
     admin->accept.hosts = admin->config.hosts;
 }
 
-struct sk_admin *sk_admin_start(struct sk_loop *loop, const char *listen, struct sk_health *health, struct sk_error *err)
+struct sk_admin *sk_admin_start(struct sk_loop *loop, const char *listen, struct sk_health *health,
+                                struct sk_error *err)
+{
+    return sk_admin_start_limits(loop, listen, health, SK_ADMIN_IDLE_MS, SK_ADMIN_WRITE_MS, err);
+}
+
+struct sk_admin *sk_admin_start_limits(struct sk_loop *loop, const char *listen, struct sk_health *health,
+                                       int64_t idle_ms, int64_t write_ms, struct sk_error *err)
 {
     struct sk_admin *admin = calloc(1, sizeof(*admin));
 
@@ -364,7 +370,8 @@ struct sk_admin *sk_admin_start(struct sk_loop *loop, const char *listen, struct
     sk_metric_register(&loop_delay);
     sk_metric_register(&log_dropped);
     sk_metric_register(&refused);
-    start_h2o(admin);
+    admin->write_ms = write_ms;
+    start_h2o(admin, idle_ms);
     admin->beat = sk_timer_new(loop, on_beat, admin);
     if (admin->beat == NULL) {
         sk_fail(err, SK_ERR_INTERNAL, "out of memory");
@@ -433,7 +440,7 @@ static void on_grace_over(void *arg)
 {
     struct sk_admin *admin = arg;
 
-    SK_LIST_FOREACH(struct connection, connection, &admin->connections, link)
+    SK_LIST_FOREACH (struct connection, connection, &admin->connections, link)
         cut(connection);
 }
 
@@ -444,9 +451,10 @@ void sk_admin_stop(struct sk_admin *admin, void (*done)(void *arg), void *arg)
     admin->done_arg = arg;
     sk_timer_free(admin->beat);
     admin->beat = NULL;
-    h2o_context_request_shutdown(&admin->context);
-    SK_LIST_FOREACH(struct connection, connection, &admin->connections, link)
-    {
+    /* h2o_context_request_shutdown would also start HTTP/2's one-second timer, without which the context cannot be
+     * disposed. The flag is what HTTP/1.1 looks at: answers carry "Connection: close" from now on. */
+    admin->context.shutdown_requested = 1;
+    SK_LIST_FOREACH (struct connection, connection, &admin->connections, link) {
         if (uv_stream_get_write_queue_size((uv_stream_t *)&connection->uv) == 0)
             cut(connection);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Builds one bounded line in a stack buffer and writes it by one write(2). JSON strings are cut between code points (and
- * never inside an escape), bytes that are not UTF-8 become U+FFFD, so a line is valid JSON whatever is passed in. */
+ * Builds one bounded line in a stack buffer and writes it by one write(2). JSON strings are cut between code points
+ * (and never inside an escape), bytes that are not UTF-8 become U+FFFD, so a line is valid JSON whatever is passed in.
+ */
 #include "common/log/log.h"
 
 #include "common/base/id.h"
@@ -38,7 +39,7 @@ static const char *const level_columns[] = {"DEBUG", "INFO ", "WARN ", "ERROR"};
 
 struct line {
     size_t len;
-    bool cut;                     /* something did not fit: nothing more is added */
+    bool cut; /* something did not fit: nothing more is added */
     bool json;
     char text[1 + LINE_MAX_BYTES]; /* text[0] is kept for the newline that ends a torn line */
 };

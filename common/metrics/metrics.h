@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 
-#define SK_METRIC_SERIES_MAX 96 /* product of the label value counts of one metric */
+#define SK_METRIC_SERIES_MAX  96 /* product of the label value counts of one metric */
 #define SK_METRIC_BUCKETS_MAX 20
 
 enum sk_metric_kind { SK_METRIC_COUNTER, SK_METRIC_GAUGE, SK_METRIC_HISTOGRAM };
@@ -28,9 +28,9 @@ struct sk_metric {
     const double *buckets;     /* histogram upper bounds, ascending, 0-terminated */
     double (*read)(void *arg); /* gauge computed at scrape time, or NULL */
     void *read_arg;
-    atomic_llong series[SK_METRIC_SERIES_MAX];                 /* counter, gauge; histogram: count */
-    atomic_llong *bucket_counts;                               /* allocated at registration */
-    atomic_llong sums_us[SK_METRIC_SERIES_MAX];                /* histogram sum in micro-units */
+    atomic_llong series[SK_METRIC_SERIES_MAX];  /* counter, gauge; histogram: count */
+    atomic_llong *bucket_counts;                /* allocated at registration */
+    atomic_llong sums_us[SK_METRIC_SERIES_MAX]; /* histogram sum in micro-units */
     struct sk_metric *next;
 };
 

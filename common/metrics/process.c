@@ -30,7 +30,8 @@ static bool read_stat(struct process_stat *stat)
     after_name = strrchr(text, ')'); /* the name may hold blanks and parentheses */
     /* Fields 3.. of proc(5): utime 14, stime 15, num_threads 20, starttime 22, vsize 23, rss 24. */
     return after_name != NULL &&
-           sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %ld %*d %llu %lu %ld",
+           sscanf(after_name + 1,
+                  " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %*d %*d %*d %*d %ld %*d %llu %lu %ld",
                   &stat->user_ticks, &stat->system_ticks, &stat->threads, &stat->start_ticks, &stat->virtual_bytes,
                   &stat->resident_pages) == 6;
 }

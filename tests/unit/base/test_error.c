@@ -110,7 +110,7 @@ START_TEST(test_internal_codes_show_as_internal)
     ck_assert_str_eq(sk_code_name(SK_ERR_CANCELLED), "internal");
     ck_assert_str_eq(sk_code_name(SK_ERR_LOST_OWNERSHIP), "internal");
     ck_assert_str_eq(sk_code_name((enum sk_code)9999), "internal");
-    ck_assert_str_eq(sk_code_name((enum sk_code)-5), "internal");
+    ck_assert_str_eq(sk_code_name((enum sk_code) - 5), "internal");
     ck_assert_int_eq(sk_code_http_status((enum sk_code)9999), 500);
 }
 END_TEST

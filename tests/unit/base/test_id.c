@@ -21,14 +21,14 @@ START_TEST(test_golden_vectors)
 
     ck_assert_msg(rows != NULL, "%s", problem.text);
     ck_assert_uint_ge(json_array_size(rows), 4);
-    json_array_foreach(rows, index, row) {
+    json_array_foreach (rows, index, row) {
         const char *type, *source, *user, *expected;
         struct sk_identity identity;
         struct sk_error err = {0};
         char id[SK_SANDBOX_ID_SIZE];
 
-        ck_assert_int_eq(json_unpack(row, "{s:s,s:s,s:s,s:s}", "sourceType", &type, "sourceId", &source, "userId", &user,
-                                     "sandboxId", &expected),
+        ck_assert_int_eq(json_unpack(row, "{s:s,s:s,s:s,s:s}", "sourceType", &type, "sourceId", &source, "userId",
+                                     &user, "sandboxId", &expected),
                          0);
         ck_assert_msg(set(&identity, type, source, user, &err) == 0, "%s", err.message);
         sk_identity_sandbox_id(&identity, id);
@@ -131,8 +131,17 @@ END_TEST
 START_TEST(test_sandbox_id_forms)
 {
     static const char *const bad[] = {
-        "", "app", "app-", "app-0123456789abcde", "app-0123456789abcdef0", "app-0123456789abcdeF", "App-0123456789abcdef",
-        "app-0123456789abcde.", "app-0123456789abcde*", "skillEdit-0123456789abcdef", "helper-0123456789abcdef",
+        "",
+        "app",
+        "app-",
+        "app-0123456789abcde",
+        "app-0123456789abcdef0",
+        "app-0123456789abcdeF",
+        "App-0123456789abcdef",
+        "app-0123456789abcde.",
+        "app-0123456789abcde*",
+        "skillEdit-0123456789abcdef",
+        "helper-0123456789abcdef",
         "app-app-0123456789abcdef",
     };
 

@@ -87,7 +87,8 @@ START_TEST(test_depth_is_refused_cheaply)
         ck_assert_int_eq(value != NULL, depth == 64);
         json_decref(value);
     }
-    value = parse("{\"a\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[[[\"}", &err);
+    value =
+        parse("{\"a\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[[[\"}", &err);
     ck_assert_msg(value != NULL, "%s", err.message);
     json_decref(value);
 }
@@ -178,7 +179,8 @@ START_TEST(test_getters_name_the_field)
         ck_assert_str_eq(err.message, expected);                                                                       \
     } while (0)
     BAD(sk_json_get_string(object, "", "missing", SK_JSON_REQUIRED, 4, &text, NULL, &err), "missing is required");
-    BAD(sk_json_get_string(object, "", "n", SK_JSON_REQUIRED | SK_JSON_NULLABLE, 4, &text, NULL, &err), "n is required");
+    BAD(sk_json_get_string(object, "", "n", SK_JSON_REQUIRED | SK_JSON_NULLABLE, 4, &text, NULL, &err),
+        "n is required");
     BAD(sk_json_get_string(object, "", "n", 0, 4, &text, NULL, &err), "n must be a string");
     BAD(sk_json_get_string(object, "p", "i", 0, 4, &text, NULL, &err), "p.i must be a string");
     BAD(sk_json_get_string(object, "p", "s", 0, 3, &text, NULL, &err), "p.s must have at most 3 bytes");

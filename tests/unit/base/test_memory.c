@@ -223,14 +223,14 @@ START_TEST(test_list)
     sk_list_init(&list);
     ck_assert(sk_list_empty(&list));
     ck_assert_ptr_null(sk_list_pop_front(&list));
-    SK_LIST_FOREACH(struct item, none, &list, link)
+    SK_LIST_FOREACH (struct item, none, &list, link)
         ck_abort_msg("an empty list has no element %d", none->number);
     for (int i = 0; i < 5; i++) {
         items[i].number = i;
         sk_list_push_back(&list, &items[i].link);
     }
     ck_assert_uint_eq(sk_list_length(&list), 5);
-    SK_LIST_FOREACH(struct item, item, &list, link) {
+    SK_LIST_FOREACH (struct item, item, &list, link) {
         ck_assert_int_eq(item->number, expected++);
         if (item->number % 2 == 1)
             sk_list_remove(&item->link);
@@ -238,14 +238,14 @@ START_TEST(test_list)
     ck_assert_int_eq(expected, 5);
     sk_list_remove(&items[1].link); /* again: harmless */
     sk_list_push_front(&list, &items[1].link);
-    SK_LIST_FOREACH(struct item, item, &list, link)
+    SK_LIST_FOREACH (struct item, item, &list, link)
         sum = sum * 10 + item->number;
     ck_assert_int_eq(sum, 1024);
     gone = SK_LIST_ENTRY(struct item, sk_list_pop_front(&list), link);
     ck_assert_int_eq(gone->number, 1);
     sk_list_insert_before(&items[4].link, &items[3].link);
     sum = 0;
-    SK_LIST_FOREACH(struct item, item, &list, link)
+    SK_LIST_FOREACH (struct item, item, &list, link)
         sum = sum * 10 + item->number;
     ck_assert_int_eq(sum, 234);
 }

@@ -100,8 +100,8 @@ START_TEST(test_close_wakes_everybody)
 }
 END_TEST
 
-/* Several producers and consumers over a small ring. Consumers mix endless and very short waits, so that a wake-up meets
- * a consumer which is just giving up: the case in which an item could be left lying with everybody asleep. */
+/* Several producers and consumers over a small ring. Consumers mix endless and very short waits, so that a wake-up
+ * meets a consumer which is just giving up: the case in which an item could be left lying with everybody asleep. */
 #define PRODUCERS 3
 #define CONSUMERS 4
 #define ITEMS     4000

@@ -43,9 +43,9 @@ static struct sample sample;
 static struct sk_config sample_config = {
     .program = "sk-sample", .keys = sample_keys, .count = SAMPLE_COUNT, .values = &sample};
 
-static const char *const sample_names[] = {"SKT_NAME",    "SKT_TOKEN", "SKT_MUST",   "SKT_WORKERS",  "SKT_RATIO",
-                                           "SKT_ENABLED", "SKT_MODE",  "SKT_LISTEN", "SKT_NATS_URL", "SKT_MONGO_URI",
-                                           "SANDKEEP_LOG_LEVEL"};
+static const char *const sample_names[] = {"SKT_NAME",     "SKT_TOKEN",     "SKT_MUST",          "SKT_WORKERS",
+                                           "SKT_RATIO",    "SKT_ENABLED",   "SKT_MODE",          "SKT_LISTEN",
+                                           "SKT_NATS_URL", "SKT_MONGO_URI", "SANDKEEP_LOG_LEVEL"};
 
 static inline void sample_clear(void)
 {

@@ -51,8 +51,8 @@ END_TEST
 START_TEST(test_environment)
 {
     sample_clear();
-    setenv("SKT_NAME", "", 1);      /* a text may be nothing */
-    setenv("SKT_WORKERS", "", 1);   /* a number may not: as if unset */
+    setenv("SKT_NAME", "", 1);    /* a text may be nothing */
+    setenv("SKT_WORKERS", "", 1); /* a number may not: as if unset */
     setenv("SKT_MODE", "", 1);
     setenv("SKT_RATIO", "1e-1", 1);
     setenv("SKT_ENABLED", "Off", 1);
@@ -92,7 +92,8 @@ START_TEST(test_all_bad_values_at_once)
         if (strcmp(sample_names[i], "SKT_TOKEN") != 0)
             ck_assert_msg(strstr(problems, sample_names[i]) != NULL, "%s", sample_names[i]);
     }
-    ck_assert_ptr_nonnull(strstr(problems, "SKT_WORKERS=many is not valid (environment): must be a whole number 1..512 count"));
+    ck_assert_ptr_nonnull(
+        strstr(problems, "SKT_WORKERS=many is not valid (environment): must be a whole number 1..512 count"));
     ck_assert_ptr_nonnull(strstr(problems, "one of fast, safe"));
     ck_assert_ptr_nonnull(strstr(problems, "SKT_MUST is required"));
     ck_assert_ptr_null(strstr(problems, "hunter2"));
@@ -107,19 +108,44 @@ START_TEST(test_value_forms)
         const char *name, *value;
         bool good;
     } rows[] = {
-        {"SKT_WORKERS", "1", true},        {"SKT_WORKERS", "512", true},       {"SKT_WORKERS", "0", false},
-        {"SKT_WORKERS", "513", false},     {"SKT_WORKERS", " 5", false},       {"SKT_WORKERS", "5 ", false},
-        {"SKT_WORKERS", "+5", false},      {"SKT_WORKERS", "0x10", false},     {"SKT_WORKERS", "5.0", false},
-        {"SKT_WORKERS", "-1", false},      {"SKT_WORKERS", "-", false},        {"SKT_WORKERS", "99999999999999999999", false},
-        {"SKT_RATIO", "0", true},          {"SKT_RATIO", "nan", false},        {"SKT_RATIO", "inf", false},
-        {"SKT_RATIO", "0x1", false},       {"SKT_RATIO", "-0.1", false},       {"SKT_RATIO", "1,5", false},
-        {"SKT_ENABLED", "YES", true},      {"SKT_ENABLED", "0", true},         {"SKT_ENABLED", "2", false},
-        {"SKT_LISTEN", ":65535", true},    {"SKT_LISTEN", ":65536", false},    {"SKT_LISTEN", "host", false},
-        {"SKT_LISTEN", "host:", false},    {"SKT_LISTEN", "a b:1", false},     {"SKT_LISTEN", "h:-1", false},
-        {"SKT_LISTEN", "::1:80", false},   {"SKT_LISTEN", "[::1]:80", true},   {"SKT_LISTEN", "0.0.0.0:8080", true},
-        {"SKT_LISTEN", "[zz]:1", false},   {"SKT_LISTEN", "h:99999999999", false},
-        {"SKT_NATS_URL", "TLS://h", true}, {"SKT_NATS_URL", "nats://", false}, {"SKT_NATS_URL", "nats:/h", false},
-        {"SKT_NATS_URL", "xnats://h", false}, {"SKT_NATS_URL", "nats://h h", false}, {"SKT_NATS_URL", "nats://h\n", false},
+        {"SKT_WORKERS", "1", true},
+        {"SKT_WORKERS", "512", true},
+        {"SKT_WORKERS", "0", false},
+        {"SKT_WORKERS", "513", false},
+        {"SKT_WORKERS", " 5", false},
+        {"SKT_WORKERS", "5 ", false},
+        {"SKT_WORKERS", "+5", false},
+        {"SKT_WORKERS", "0x10", false},
+        {"SKT_WORKERS", "5.0", false},
+        {"SKT_WORKERS", "-1", false},
+        {"SKT_WORKERS", "-", false},
+        {"SKT_WORKERS", "99999999999999999999", false},
+        {"SKT_RATIO", "0", true},
+        {"SKT_RATIO", "nan", false},
+        {"SKT_RATIO", "inf", false},
+        {"SKT_RATIO", "0x1", false},
+        {"SKT_RATIO", "-0.1", false},
+        {"SKT_RATIO", "1,5", false},
+        {"SKT_ENABLED", "YES", true},
+        {"SKT_ENABLED", "0", true},
+        {"SKT_ENABLED", "2", false},
+        {"SKT_LISTEN", ":65535", true},
+        {"SKT_LISTEN", ":65536", false},
+        {"SKT_LISTEN", "host", false},
+        {"SKT_LISTEN", "host:", false},
+        {"SKT_LISTEN", "a b:1", false},
+        {"SKT_LISTEN", "h:-1", false},
+        {"SKT_LISTEN", "::1:80", false},
+        {"SKT_LISTEN", "[::1]:80", true},
+        {"SKT_LISTEN", "0.0.0.0:8080", true},
+        {"SKT_LISTEN", "[zz]:1", false},
+        {"SKT_LISTEN", "h:99999999999", false},
+        {"SKT_NATS_URL", "TLS://h", true},
+        {"SKT_NATS_URL", "nats://", false},
+        {"SKT_NATS_URL", "nats:/h", false},
+        {"SKT_NATS_URL", "xnats://h", false},
+        {"SKT_NATS_URL", "nats://h h", false},
+        {"SKT_NATS_URL", "nats://h\n", false},
     };
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -242,8 +268,8 @@ END_TEST
 
 START_TEST(test_env_file_bad_lines)
 {
-    static const char *const rows[] = {"no equals",     "=value",          "1X=a",        "A-B=c",       "A B=c",
-                                       "A=\"unclosed",  "A='unclosed",     "A=\"x\" tail", "A='x'tail",   "A=\"esc\\"};
+    static const char *const rows[] = {"no equals",    "=value",      "1X=a",         "A-B=c",     "A B=c",
+                                       "A=\"unclosed", "A='unclosed", "A=\"x\" tail", "A='x'tail", "A=\"esc\\"};
     struct sk_error err;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -307,8 +333,9 @@ START_TEST(test_json_is_complete)
     setenv("SKT_WORKERS", "12", 1);
     ck_assert_int_eq(load(), 0);
     text = print(SK_CONFIG_JSON);
-    ck_assert_ptr_nonnull(strstr(text, "{\"name\":\"SKT_WORKERS\",\"type\":\"int\",\"value\":12,\"source\":\"environment\","
-                                       "\"default\":\"64\",\"min\":1,\"max\":512,"));
+    ck_assert_ptr_nonnull(strstr(text,
+                                 "{\"name\":\"SKT_WORKERS\",\"type\":\"int\",\"value\":12,\"source\":\"environment\","
+                                 "\"default\":\"64\",\"min\":1,\"max\":512,"));
     ck_assert_ptr_nonnull(strstr(text, "\"value\":\"a \\\"quoted\\\" name\""));
     ck_assert_ptr_nonnull(strstr(text, "{\"name\":\"SKT_ENABLED\",\"type\":\"bool\",\"value\":true,"));
     free(text);
@@ -360,4 +387,5 @@ END_TEST
 
 SK_CHECK_MAIN("config", test_defaults, test_environment, test_all_bad_values_at_once, test_value_forms, test_name_file,
               test_file_limits, test_env_file, test_env_file_good, test_env_file_bad_lines,
-              test_secrets_are_masked_everywhere, test_json_is_complete, test_markdown_needs_no_environment, test_reload)
+              test_secrets_are_masked_everywhere, test_json_is_complete, test_markdown_needs_no_environment,
+              test_reload)

@@ -153,8 +153,13 @@ END_TEST
 
 START_TEST(test_usage_errors)
 {
-    static const char *const rows[][3] = {{"--nonsense"}, {"stray"}, {"--json"}, {"--env-file"}, {"--setup"},
-                                          {"--env-file", "/no/such/file"}, {"--env-file=/no/such/file"}};
+    static const char *const rows[][3] = {{"--nonsense"},
+                                          {"stray"},
+                                          {"--json"},
+                                          {"--env-file"},
+                                          {"--setup"},
+                                          {"--env-file", "/no/such/file"},
+                                          {"--env-file=/no/such/file"}};
 
     sample_clear();
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {

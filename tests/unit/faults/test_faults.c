@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The SANDKEEP_FAULT grammar and each action, in child processes because some of them end the process. In builds without
- * fault points only the table is there. */
+ * The SANDKEEP_FAULT grammar and each action, in child processes because some of them end the process. In builds
+ * without fault points only the table is there. */
 #include "common/faults/faults.h"
 
 #include "common/base/sched.h"
@@ -36,7 +36,8 @@ END_TEST
 
 #ifdef SANDKEEP_FAULT_POINTS
 
-/* The exit status of a child in which three passes of the point are made; its own result is a bit per pass that failed. */
+/* The exit status of a child in which three passes of the point are made; its own result is a bit per pass that failed.
+ */
 static int passes(const char *setting, const char *operation)
 {
     int status;
@@ -106,11 +107,24 @@ END_TEST
 START_TEST(test_bad_settings_end_the_process)
 {
     static const char *const rows[] = {
-        "provider.creatd=exit",       "provider.created",           "provider.created=",         "provider.created=die",
-        "provider.created=exit:1",    "provider.created=delay",     "provider.created=delay:",   "provider.created=delay:x",
-        "provider.created=delay:-1",  "provider.created=delay:9999999", "provider.created=exit#0", "provider.created=exit#",
-        "provider.created=exit#x",    "provider.created@=exit",     "=exit",                     ",",
-        "provider.created=exit,",     "provider.created=exit provider.ready=exit",
+        "provider.creatd=exit",
+        "provider.created",
+        "provider.created=",
+        "provider.created=die",
+        "provider.created=exit:1",
+        "provider.created=delay",
+        "provider.created=delay:",
+        "provider.created=delay:x",
+        "provider.created=delay:-1",
+        "provider.created=delay:9999999",
+        "provider.created=exit#0",
+        "provider.created=exit#",
+        "provider.created=exit#x",
+        "provider.created@=exit",
+        "=exit",
+        ",",
+        "provider.created=exit,",
+        "provider.created=exit provider.ready=exit",
         "provider.created@an-operation-with-a-name-that-is-too-long=exit",
     };
 

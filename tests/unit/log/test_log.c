@@ -134,15 +134,15 @@ START_TEST(test_levels)
 }
 END_TEST
 
-/* Around the limit byte by byte, with one- to four-byte characters and with escapes: always valid, cut when too long, and
- * what is left is a beginning of what was given. */
+/* Around the limit byte by byte, with one- to four-byte characters and with escapes: always valid, cut when too long,
+ * and what is left is a beginning of what was given. */
 START_TEST(test_long_lines_are_cut_between_code_points)
 {
     static const struct {
         const char *text;
         size_t encoded; /* bytes in the line */
-    } units[] = {{"a", 1},  {"\xc3\xa9", 2}, {"\xe7\x94\xa8", 3}, {"\xf0\x9f\x98\x80", 4}, {"\"", 2},
-                 {"\\", 2}, {"\n", 2},       {"\x01", 6},         {"\xff", 3}};
+    } units[] = {{"a", 1},  {"\xc3\xa9", 2}, {"\xe7\x94\xa8", 3}, {"\xf0\x9f\x98\x80", 4}, {"\"", 2}, {"\\", 2},
+                 {"\n", 2}, {"\x01", 6},     {"\xff", 3}};
     static char text[40000], expected[120000];
 
     start(SK_LOG_LEVEL_INFO);
@@ -227,7 +227,8 @@ END_TEST
 static void *log_thread(void *arg)
 {
     for (int i = 0; i < 300; i++)
-        SK_LOG_INFO("from a thread", SK_F("thread", arg), SK_FI("i", i), SK_F("pad", "0123456789012345678901234567890123"));
+        SK_LOG_INFO("from a thread", SK_F("thread", arg), SK_FI("i", i),
+                    SK_F("pad", "0123456789012345678901234567890123"));
     return NULL;
 }
 
@@ -352,7 +353,8 @@ START_TEST(test_clock_can_be_replaced)
     sk_log_set_clock(&fixed);
     SK_LOG_INFO("then");
     sk_log_set_clock(NULL);
-    ck_assert_str_eq(last, "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"level\":\"info\",\"service\":\"sk-test\",\"msg\":\"then\"}\n");
+    ck_assert_str_eq(
+        last, "{\"ts\":\"1970-01-01T00:00:00.000Z\",\"level\":\"info\",\"service\":\"sk-test\",\"msg\":\"then\"}\n");
 }
 END_TEST
 
