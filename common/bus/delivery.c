@@ -59,7 +59,8 @@ static void set_subject(struct sk_delivery *out, const char *subject)
 }
 
 /* Copies what the library parsed. False when the block should be looked at raw: 3.4.1 rejects a whole block because of
- * one odd line, takes the line after a header without a value for that value, and lets a line without colon swallow the next name. */
+ * one odd line, takes the line after a header without a value for that value, and lets a line without colon swallow the
+ * next name. */
 static bool copy_headers(struct sk_delivery *out, natsMsg *message)
 {
     const char **keys = NULL, *value;

@@ -303,9 +303,8 @@ int sk_bus_nats_delete_message(struct sk_bus_nats *bus, const char *stream, uint
 {
     int api_error;
     struct sk_error ignored;
-    json_t *answer =
-        sk_js_api(bus, json_pack("{s:I, s:b}", "seq", (json_int_t)sequence, "no_erase", 1), SK_BUS_API_TIMEOUT_MS,
-                  &api_error, err, "STREAM.MSG.DELETE.%s", stream);
+    json_t *answer = sk_js_api(bus, json_pack("{s:I, s:b}", "seq", (json_int_t)sequence, "no_erase", 1),
+                               SK_BUS_API_TIMEOUT_MS, &api_error, err, "STREAM.MSG.DELETE.%s", stream);
 
     if (answer != NULL) {
         json_decref(answer);
@@ -314,8 +313,8 @@ int sk_bus_nats_delete_message(struct sk_bus_nats *bus, const char *stream, uint
     if (api_error == 0)
         return -1;
     /* "Delete failed" has one number for every reason: look whether the message is there at all. */
-    answer = sk_js_api(bus, json_pack("{s:I}", "seq", (json_int_t)sequence), SK_BUS_API_TIMEOUT_MS, &api_error, &ignored,
-                       "STREAM.MSG.GET.%s", stream);
+    answer = sk_js_api(bus, json_pack("{s:I}", "seq", (json_int_t)sequence), SK_BUS_API_TIMEOUT_MS, &api_error,
+                       &ignored, "STREAM.MSG.GET.%s", stream);
     json_decref(answer);
     return api_error == JS_ERR_NO_MESSAGE ? 0 : -1;
 }
