@@ -10,8 +10,10 @@ SK_SECANTUS_VERSION=0.7.0b3
 SK_SECANTUS_FAST_VERSION=0.5.3-beta.193
 SK_SECANTUS_DIR=$SK_TOOLS/secantusdb-$SK_SECANTUS_VERSION
 SK_SECANTUS_FAST_DIR=$SK_TOOLS/secantus-mdb-$SK_SECANTUS_FAST_VERSION
+SK_NODE_VERSION=22.23.5
+SK_NODE_DIR=$SK_TOOLS/node-$SK_NODE_VERSION
 export SANDKEEP_TOOLS_DIR=$SK_TOOLS
-export SK_ROOT SK_TOOLS SK_VENV SK_SECANTUS_VERSION SK_SECANTUS_FAST_VERSION SK_SECANTUS_DIR SK_SECANTUS_FAST_DIR
+export SK_ROOT SK_TOOLS SK_VENV SK_SECANTUS_VERSION SK_SECANTUS_FAST_VERSION SK_SECANTUS_DIR SK_SECANTUS_FAST_DIR SK_NODE_VERSION SK_NODE_DIR
 
 say() { printf '== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
@@ -31,6 +33,15 @@ as_root() {
         die "this step needs root or sudo: $*"
     fi
 }
+
+# The official SDKs want Node 20.18 or newer; Debian 12 has 18. Then the one in the tools cache is used.
+node_is_new() { node -e 'const [a, b] = process.versions.node.split("."); process.exit(a > 20 || (a == 20 && b >= 18) ? 0 : 1)' 2>/dev/null; }
+use_cached_node() {
+    if [ -x "$SK_NODE_DIR/bin/node" ] && ! node_is_new; then
+        export PATH=$SK_NODE_DIR/bin:$PATH
+    fi
+}
+use_cached_node
 
 # The Python that makes virtual environments: the distribution's own when it can, else the first that is new enough.
 pick_python() {
