@@ -70,6 +70,11 @@ int sk_execd_json(const struct sk_execd *execd, struct sk_call *call, enum sk_wi
     return sk_wire_json(call, &request, answer, err);
 }
 
+static bool invalid(const struct sk_error *err)
+{
+    return err != NULL && err->code == SK_ERR_INVALID_REQUEST;
+}
+
 int sk_execd_ping(const struct sk_execd *execd, struct sk_call *call, bool *ready, struct sk_error *err)
 {
     static const char *const path[] = {"ping", NULL};
@@ -94,10 +99,12 @@ int sk_execd_ping(const struct sk_execd *execd, struct sk_call *call, bool *read
         bool silent =
             response.end == SK_HTTP_REFUSED || response.end == SK_HTTP_LOST || response.end == SK_HTTP_TIMEOUT;
 
-        if (silent && err != NULL && err->code != SK_ERR_INVALID_REQUEST && sk_call_budget_ms(call, 1) > 0)
+        if (silent && !invalid(err) && sk_call_budget_ms(call, 1) > 0) {
+            sk_error_clear(err);
             rc = 0;
-        else
+        } else {
             sk_fail_context(err, "ping");
+        }
         goto out;
     }
     sk_wire_read(&answer, &response);
@@ -160,7 +167,7 @@ int sk_execd_command_status(const struct sk_execd *execd, struct sk_call *call, 
         out->has_exit_code = true;
         out->exit_code = (int)json_integer_value(exit_code);
     }
-    error = json_string_value(json_object_get(answer.json, "error"));
+    error = sk_wire_text(json_object_get(answer.json, "error"));
     if (error != NULL)
         sk_wire_clean(out->error, sizeof(out->error), error);
     *found = true;
@@ -207,7 +214,7 @@ static int64_t since_start_ms(const struct run *run)
 
 static void take_init(struct run *run, const json_t *event)
 {
-    const char *id = json_string_value(json_object_get(event, "text"));
+    const char *id = sk_wire_text(json_object_get(event, "text"));
 
     run->started_us = sk_mono_us(run->call->sched);
     /* Only an id that can go into a URL as one segment is of use. */
@@ -270,8 +277,8 @@ static void set_exit(struct run *run, int code)
 static void take_error(struct run *run, const json_t *event)
 {
     const json_t *error = json_object_get(event, "error");
-    const char *value = json_string_value(json_object_get(error, "evalue"));
-    const char *trace = json_string_value(json_array_get(json_object_get(error, "traceback"), 0));
+    const char *value = sk_wire_text(json_object_get(error, "evalue"));
+    const char *trace = sk_wire_text(json_array_get(json_object_get(error, "traceback"), 0));
     int code;
 
     run->terminal = true;
@@ -301,16 +308,16 @@ static int on_event(void *arg, const struct sk_sse_event *raw)
     const struct sk_json_limits limits = {.max_bytes = SIZE_MAX, .max_depth = EVENT_DEPTH_MAX};
     struct run *run = arg;
     json_t *event = raw->oversize ? NULL : sk_json_parse_object(raw->data, raw->len, &limits, NULL);
-    const char *type = json_string_value(json_object_get(event, "type"));
+    const char *type = sk_wire_text(json_object_get(event, "type"));
 
     if (event == NULL)
         run->result->output_lost = true; /* too long, cut, or not JSON: it may have been output */
     else if (type == NULL && json_object_get(event, "message") != NULL)
         /* A late failure of the handler, appended to a stream that began well; the command's own end is not known. */
         sk_wire_clean(run->result->detail, sizeof(run->result->detail),
-                      json_string_value(json_object_get(event, "message")) == NULL
+                      sk_wire_text(json_object_get(event, "message")) == NULL
                           ? ""
-                          : json_string_value(json_object_get(event, "message")));
+                          : sk_wire_text(json_object_get(event, "message")));
     else if (type == NULL)
         run->result->output_lost = true;
     else if (strcmp(type, "init") == 0)

@@ -72,10 +72,10 @@ int sk_execd_stat(const struct sk_execd *execd, struct sk_call *call, const char
     out->size = json_integer_value(size);
     if (json_is_integer(mode) && json_integer_value(mode) >= 0)
         out->mode = mode_bits(json_integer_value(mode));
-    type = json_string_value(json_object_get(info, "type"));
+    type = sk_wire_text(json_object_get(info, "type"));
     if (type != NULL)
         sk_copy_cut(out->type, sizeof(out->type), type);
-    modified = json_string_value(json_object_get(info, "modified_at"));
+    modified = sk_wire_text(json_object_get(info, "modified_at"));
     if (modified == NULL || !sk_time_parse(modified, &out->modified))
         out->modified = 0;
     *found = true;

@@ -362,9 +362,9 @@ static int read_endpoint_headers(struct sk_execd *out, const json_t *headers)
         for (size_t i = 0; i < sizeof(framing) / sizeof(framing[0]); i++)
             refused = refused || strcasecmp(name, framing[i]) == 0;
         if (refused || name[0] == '\0' || !is_printable(name) || out->header_count == SK_EXECD_HEADERS_MAX ||
-            !json_is_string(value) || !is_printable(json_string_value(value)) ||
+            !json_is_string(value) || !is_printable(sk_wire_text(value)) ||
             !sk_copy(header->name, sizeof(header->name), name) ||
-            !sk_copy(header->value, sizeof(header->value), json_string_value(value)))
+            !sk_copy(header->value, sizeof(header->value), sk_wire_text(value)))
             return -1;
         out->header_count++;
     }
@@ -373,7 +373,7 @@ static int read_endpoint_headers(struct sk_execd *out, const json_t *headers)
 
 static int read_endpoint(const struct sk_opensandbox *o, const json_t *json, struct sk_execd *out)
 {
-    const char *endpoint = json_string_value(json_object_get(json, "endpoint"));
+    const char *endpoint = sk_wire_text(json_object_get(json, "endpoint"));
     const json_t *headers = json_object_get(json, "headers");
     char text[SK_EXECD_URL_SIZE];
     struct sk_url url;
@@ -464,8 +464,12 @@ static int probe(void *self, struct sk_call *call, const char *remote_id, bool *
     enum resolved how;
 
     *ready = false;
-    if (resolve(self, call, remote_id, &execd, &how, err) != 0)
-        return how == RESOLVED_NOT_YET ? 0 : sk_fail_context(err, "probe");
+    if (resolve(self, call, remote_id, &execd, &how, err) != 0) {
+        if (how != RESOLVED_NOT_YET)
+            return sk_fail_context(err, "probe");
+        sk_error_clear(err);
+        return 0;
+    }
     if (how != RESOLVED)
         return 0;
     execd.request_timeout_ms = PROBE_TIMEOUT_MS;
@@ -546,7 +550,7 @@ static int read_entrypoint(struct sk_opensandbox *o, const char *text, struct sk
     if (!json_is_array(list) || json_array_size(list) == 0 || json_array_size(list) > SK_ENTRYPOINT_MAX)
         rc = sk_fail(err, SK_ERR_INVALID_REQUEST, "entrypoint: not a JSON array of 1 to %d strings", SK_ENTRYPOINT_MAX);
     for (size_t i = 0; rc == 0 && i < json_array_size(list); i++) {
-        const char *item = json_string_value(json_array_get(list, i));
+        const char *item = sk_wire_text(json_array_get(list, i));
 
         if (item == NULL)
             rc = sk_fail(err, SK_ERR_INVALID_REQUEST, "entrypoint: item %zu is not a string", i);

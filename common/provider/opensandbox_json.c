@@ -83,12 +83,12 @@ static int64_t read_epoch(const char *text)
 
 bool sk_opensandbox_read_remote(const json_t *json, struct sk_remote *out, const char **why)
 {
-    const char *id = json_string_value(json_object_get(json, "id"));
+    const char *id = sk_wire_text(json_object_get(json, "id"));
     const json_t *status = json_object_get(json, "status"), *labels = json_object_get(json, "metadata");
-    const char *state = json_string_value(json_object_get(status, "state"));
-    const char *session = json_string_value(json_object_get(labels, SK_LABEL_SESSION));
-    const char *job = json_string_value(json_object_get(labels, SK_LABEL_OPERATION));
-    const char *created = json_string_value(json_object_get(json, "createdAt"));
+    const char *state = sk_wire_text(json_object_get(status, "state"));
+    const char *session = sk_wire_text(json_object_get(labels, SK_LABEL_SESSION));
+    const char *job = sk_wire_text(json_object_get(labels, SK_LABEL_OPERATION));
+    const char *created = sk_wire_text(json_object_get(json, "createdAt"));
 
     memset(out, 0, sizeof(*out));
     if (!json_is_object(json)) {
@@ -115,7 +115,7 @@ bool sk_opensandbox_read_remote(const json_t *json, struct sk_remote *out, const
         out->sandbox_id[0] = '\0';
     if (job != NULL && !sk_copy(out->job_id, sizeof(out->job_id), job))
         out->job_id[0] = '\0';
-    out->epoch = read_epoch(json_string_value(json_object_get(labels, SK_LABEL_EPOCH)));
+    out->epoch = read_epoch(sk_wire_text(json_object_get(labels, SK_LABEL_EPOCH)));
     if (created == NULL || !sk_time_parse(created, &out->created_at))
         out->created_at = 0;
     return true;

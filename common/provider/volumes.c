@@ -56,7 +56,7 @@ int sk_volume_ensure(void *self, struct sk_call *call, const char *claim_name, c
         sk_wire_fail(err, &answer, "ensure volume");
         goto out;
     }
-    name = json_string_value(json_object_get(answer.json, "claimName"));
+    name = sk_wire_text(json_object_get(answer.json, "claimName"));
     if (name == NULL || strcmp(name, claim_name) != 0) {
         char other[64];
 

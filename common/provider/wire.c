@@ -90,6 +90,13 @@ int sk_wire_send(struct sk_call *call, enum sk_wire_operation operation, const s
     return rc;
 }
 
+const char *sk_wire_text(const json_t *value)
+{
+    const char *text = json_string_value(value);
+
+    return text != NULL && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
 void sk_wire_clean(char *out, size_t size, const char *text)
 {
     sk_copy_cut(out, size, text);
@@ -103,7 +110,7 @@ void sk_wire_clean(char *out, size_t size, const char *text)
 static void read_validation(struct sk_wire_answer *answer, const json_t *detail)
 {
     const json_t *first = json_array_get(detail, 0), *loc = json_object_get(first, "loc");
-    const char *message = json_string_value(json_object_get(first, "msg"));
+    const char *message = sk_wire_text(json_object_get(first, "msg"));
     char text[2 * SK_WIRE_DETAIL_SIZE];
     struct sk_buf path;
     size_t i;
@@ -125,22 +132,22 @@ static void read_validation(struct sk_wire_answer *answer, const json_t *detail)
 static void read_error(struct sk_wire_answer *answer)
 {
     const json_t *detail = json_object_get(answer->json, "detail");
-    const char *code = json_string_value(json_object_get(answer->json, "code"));
-    const char *message = json_string_value(json_object_get(answer->json, "message"));
+    const char *code = sk_wire_text(json_object_get(answer->json, "code"));
+    const char *message = sk_wire_text(json_object_get(answer->json, "message"));
 
     if (code != NULL)
         sk_wire_clean(answer->code, sizeof(answer->code), code);
     if (message == NULL)
-        message = json_string_value(json_object_get(answer->json, "error"));
+        message = sk_wire_text(json_object_get(answer->json, "error"));
     if (message == NULL && json_is_object(detail)) {
         /* FastAPI's own wrapping, when a server does not flatten it */
-        const char *inner = json_string_value(json_object_get(detail, "code"));
+        const char *inner = sk_wire_text(json_object_get(detail, "code"));
         if (inner != NULL && code == NULL)
             sk_wire_clean(answer->code, sizeof(answer->code), inner);
-        message = json_string_value(json_object_get(detail, "message"));
+        message = sk_wire_text(json_object_get(detail, "message"));
     }
     if (message == NULL)
-        message = json_string_value(detail);
+        message = sk_wire_text(detail);
     if (message != NULL)
         sk_wire_clean(answer->detail, sizeof(answer->detail), message);
     else if (json_is_array(detail))

@@ -78,6 +78,8 @@ int sk_wire_fail(struct sk_error *err, const struct sk_wire_answer *answer, cons
 int sk_wire_fail_body(struct sk_error *err, const struct sk_wire_answer *answer, const char *what, const char *why);
 /* The lifecycle API's own "no such sandbox": 404 and a JSON object with a code. */
 bool sk_wire_absent(const struct sk_wire_answer *answer);
+/* The text of a JSON string; NULL when it is none or holds a NUL, which a C string would hide. */
+const char *sk_wire_text(const json_t *value);
 /* Copies text for people: control characters become spaces, cut at a code point. */
 void sk_wire_clean(char *out, size_t size, const char *text);
 
