@@ -202,6 +202,7 @@ struct run {
     const struct sk_execd_command *command;
     struct sk_execd_result *result;
     struct sk_sse sse;
+    struct sk_buf line; /* one line of output with its end */
     int64_t started_us; /* when `init` came, or the request began */
     bool terminal;      /* the result's end is set by an event */
     bool stopped;       /* on_output wants no more */
@@ -225,24 +226,24 @@ static void take_init(struct run *run, const json_t *event)
         run->command->on_start(run->command->arg, run->result->id);
 }
 
-static void emit(struct run *run, enum sk_execd_stream stream, const char *data, size_t len)
-{
-    if (run->stopped || len == 0)
-        return;
-    run->result->output_bytes += len;
-    if (run->command->on_output != NULL && run->command->on_output(run->command->arg, stream, data, len) != 0)
-        run->stopped = true;
-}
-
 /* execd drops line ends; an empty line comes as "\n". */
 static void take_output(struct run *run, enum sk_execd_stream stream, const json_t *event)
 {
-    const json_t *text = json_object_get(event, "text");
-    size_t len = json_string_length(text);
+    const json_t *json = json_object_get(event, "text");
+    const char *text = json_is_string(json) ? json_string_value(json) : "";
+    size_t len = json_string_length(json);
 
-    emit(run, stream, json_string_value(text), len);
-    if (len != 1 || json_string_value(text)[0] != '\n')
-        emit(run, stream, "\n", 1);
+    sk_buf_clear(&run->line);
+    if (!sk_buf_append(&run->line, text, len) ||
+        ((len != 1 || text[0] != '\n') && !sk_buf_append_char(&run->line, '\n'))) {
+        run->result->output_lost = true;
+        return;
+    }
+    len = sk_buf_len(&run->line);
+    run->result->output_bytes += len;
+    if (run->command->on_output != NULL &&
+        run->command->on_output(run->command->arg, stream, sk_buf_data(&run->line), len) != 0)
+        run->stopped = true;
 }
 
 static bool read_exit_code(const char *text, int *code)
@@ -511,6 +512,7 @@ int sk_execd_run(const struct sk_execd *execd, struct sk_call *call, const struc
 
     err = err == NULL ? &own : err;
     memset(result, 0, sizeof(*result));
+    sk_buf_init(&run.line, SK_EXECD_EVENT_MAX + 1);
     sk_sse_init(&run.sse, SK_EXECD_EVENT_MAX, SK_SSE_SKIP, on_event, &run);
     body = command_body(command, &body_len, err);
     if (body == NULL)
@@ -548,6 +550,7 @@ int sk_execd_run(const struct sk_execd *execd, struct sk_call *call, const struc
     rc = conclude(&run, &response, rc, err);
 out:
     sk_sse_fini(&run.sse);
+    sk_buf_fini(&run.line);
     sk_http_response_fini(&response);
     free(url);
     free(body);
