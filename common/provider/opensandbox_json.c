@@ -135,11 +135,11 @@ static bool image_uri(char *out, size_t size, const struct sk_image *image)
     return n > 0 && (size_t)n < size;
 }
 
-/* As JavaScript prints the number: "1", "0.5", "2.25"; Docker and Kubernetes both read that. */
+/* Plain decimals, as few as say the same: "1", "0.5", "1000000"; Docker and Kubernetes both read that. */
 static void format_number(char *out, size_t size, double value)
 {
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(out, size, "%.*g", digits, value);
+    for (int decimals = 0; decimals <= 6; decimals++) {
+        snprintf(out, size, "%.*f", decimals, value);
         if (strtod(out, NULL) == value)
             break;
     }
@@ -147,14 +147,14 @@ static void format_number(char *out, size_t size, double value)
 
 static json_t *limits_json(const struct sk_limit *limit)
 {
-    char cpu[32] = "1", memory[40] = "2048Mi"; /* FastGPT's defaults: resourceLimits may not be left out */
+    char cpu[40] = "1", memory[48] = "2048Mi"; /* FastGPT's defaults: resourceLimits may not be left out */
 
     if (limit != NULL && limit->present) {
-        char number[32];
+        char number[40];
 
-        if (limit->cpu_count > 0)
+        if (limit->cpu_count > 0 && limit->cpu_count < 1e9)
             format_number(cpu, sizeof(cpu), limit->cpu_count);
-        if (limit->memory_mib > 0) {
+        if (limit->memory_mib > 0 && limit->memory_mib < 1e12) {
             format_number(number, sizeof(number), limit->memory_mib);
             snprintf(memory, sizeof(memory), "%sMi", number);
         }
