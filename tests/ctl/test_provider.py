@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""exec, cp and doctor against a real sk-localbox."""
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from conftest import IDENTITY, SANDBOX, bin_dir, wait_for
+
+KEY = "test-key"
+OTHER = "app-1111111111111111"
+
+
+class Localbox:
+    def __init__(self, folder):
+        self.folder, self.port_file = folder, folder / "port"
+        folder.mkdir()
+        environment = {**os.environ, "SANDKEEP_LOCALBOX_LISTEN": "127.0.0.1:0", "SANDKEEP_LOCALBOX_KEY": KEY,
+                       "SANDKEEP_LOCALBOX_DATA_DIR": str(folder / "data"), "SANDKEEP_LOCALBOX_PORT_FILE": str(self.port_file)}
+        self.log = open(folder / "log", "wb")
+        self.process = subprocess.Popen([bin_dir() / "sk-localbox"], env=environment, stdout=self.log, stderr=self.log)
+        wait_for(lambda: self.port_file.exists() and self.port_file.read_text().strip(), 20)
+        self.url = f"http://127.0.0.1:{self.port_file.read_text().strip()}"
+
+    def call(self, method, path, body=None):
+        request = urllib.request.Request(self.url + path, method=method, data=json.dumps(body).encode() if body is not None else None,
+                                         headers={"OPEN-SANDBOX-API-KEY": KEY, "Authorization": f"Bearer {KEY}", "Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.code} {error.read()!r}") from error
+
+    def create(self, sandbox_id=SANDBOX, epoch=1):
+        return self.call("POST", "/v1/sandboxes", {
+            "image": {"uri": "localbox/default:1"}, "entrypoint": ["tail", "-f", "/dev/null"], "resourceLimits": {"cpu": "1", "memory": "512Mi"},
+            "metadata": {"sessionId": sandbox_id, "sandkeep.dev/epoch": str(epoch)}})["id"]
+
+    def objects(self):
+        return {item["id"]: item for item in self.call("GET", "/v1/sandboxes?pageSize=200")["items"]}
+
+    def close(self):
+        for one in self.objects():
+            self.call("DELETE", f"/v1/sandboxes/{one}")
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+        self.log.close()
+
+
+@pytest.fixture
+def localbox(tmp_path, environment):
+    one = Localbox(tmp_path / "local box")
+    environment.update(SANDKEEP_LOCALBOX_URL=one.url, SANDKEEP_LOCALBOX_KEY=KEY)
+    yield one
+    one.close()
+
+
+# ---- exec ---------------------------------------------------------------------------------------------------------------
+def test_exec_hands_output_and_exit_status_on(offline, localbox):
+    localbox.create()
+    done = offline("exec", *IDENTITY, "--", "echo out; echo err >&2; exit 7")
+    assert (done.status, done.out, done.err) == (7, "out\n", "err\n")
+    assert offline("exec", SANDBOX, "--cwd=/tmp", "--", "pwd").out == "/tmp\n"
+
+
+def test_exec_of_several_words_quotes_them(offline, localbox):
+    localbox.create()
+    words = ["printf", "%s|", "a  b", "it's", "$HOME", "*", ""]
+    assert offline("exec", SANDBOX, "--", *words).out.rstrip("\n") == "a  b|it's|$HOME|*||"
+
+
+def test_exec_json_is_lines(offline, localbox):
+    localbox.create()
+    lines = [json.loads(line) for line in offline("exec", SANDBOX, "--json", "--", "echo hi; exit 3").out.splitlines()]
+    assert "".join(line["text"] for line in lines[:-1]) == "hi\n"
+    assert lines[-1]["end"] == "exited" and lines[-1]["exitCode"] == 3
+
+
+def test_exec_time_out_and_signal_are_125(offline, localbox):
+    localbox.create()
+    done = offline("exec", SANDBOX, "--timeout=300ms", "--", "sleep 20")
+    assert done.status == 125 and "timed" in done.err
+    assert offline("exec", SANDBOX, "--", "kill -9 $$").status == 125
+
+
+def test_interrupted_exec_ends_the_command(localbox, environment):
+    localbox.create()
+    process = subprocess.Popen([bin_dir() / "skctl", "exec", SANDBOX, "--", "echo go; sleep 77"], env=environment, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "go\n"
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and "told to end" in err and time.monotonic() - began < 10
+    left = subprocess.run([bin_dir() / "skctl", "exec", SANDBOX, "--", "ls -d /proc/[0-9]* | while read p; do tr '\\0' ' ' <$p/cmdline; done"],
+                          env=environment, capture_output=True, text=True, check=True).stdout
+    assert "sleep 77" not in left
+
+
+def test_exec_without_a_running_sandbox_is_3(offline, localbox):
+    done = offline("exec", SANDBOX, "--", "true")
+    assert done.status == 3 and "skctl ensure" in done.err
+    one = localbox.create()
+    localbox.call("POST", f"/v1/sandboxes/{one}/pause")
+    assert offline("exec", SANDBOX, "--", "true").status == 3
+
+
+def test_without_a_provider_or_with_a_dead_one(offline, environment):
+    assert offline("exec", SANDBOX, "--", "true").status == 2
+    environment["SANDKEEP_LOCALBOX_URL"] = "http://127.0.0.1:1"
+    assert offline("exec", SANDBOX, "--", "true").status == 6
+
+
+# ---- cp -----------------------------------------------------------------------------------------------------------------
+def test_cp_there_and_back(offline, localbox, tmp_path):
+    localbox.create()
+    source = tmp_path / "a file.bin"
+    source.write_bytes(os.urandom(300_000))
+    source.chmod(0o750)
+    assert offline("cp", str(source), f"{SANDBOX}:/workspace/").status == 0
+    assert offline("exec", SANDBOX, "--", "stat -c '%a %s' '/workspace/a file.bin'").out == "750 300000\n"
+    assert offline("cp", ":/workspace/a file.bin", str(tmp_path / "back"), *IDENTITY, "--json").json == {"sandboxId": SANDBOX, "bytes": 300000}
+    assert (tmp_path / "back").read_bytes() == source.read_bytes()
+    (tmp_path / "folder").mkdir()
+    offline("cp", f"{SANDBOX}:/workspace/a file.bin", str(tmp_path / "folder"))
+    assert (tmp_path / "folder" / "a file.bin").exists()
+
+
+def test_cp_from_stdin_to_stdout(offline, localbox):
+    localbox.create()
+    assert offline("cp", "-", f"{SANDBOX}:/workspace/n", stdin="text\n").status == 0
+    assert offline("cp", f"{SANDBOX}:/workspace/n", "-").out == "text\n"
+
+
+def test_a_failed_download_leaves_the_old_file_alone(offline, localbox, tmp_path):
+    localbox.create()
+    (tmp_path / "old").write_text("old")
+    assert offline("cp", f"{SANDBOX}:/workspace/missing", str(tmp_path / "old")).status == 3
+    assert (tmp_path / "old").read_text() == "old" and list(tmp_path.glob("old.*")) == []
+    assert offline("cp", str(tmp_path), f"{SANDBOX}:/workspace/x").status == 2
+
+
+# ---- doctor ---------------------------------------------------------------------------------------------------------------
+def record(sandbox_id=SANDBOX, status="running", epoch=1, **more):
+    return {"sandboxId": sandbox_id, "status": status, "sourceType": "app", "sourceId": IDENTITY[1], "userId": IDENTITY[3], "provider": "opensandbox",
+            "epoch": epoch, "sequence": 2, "lastActiveAt": "2026-11-30T08:00:00.000Z", "createdAt": "2026-11-30T07:00:00.000Z", **more}
+
+
+@pytest.fixture
+def records(service):
+    held = []
+    service.serve("list", lambda r: {"ok": True, "data": {"items": held, "nextCursor": None}})
+    return held
+
+
+def test_doctor_of_a_healthy_system_is_0(skctl, records, localbox):
+    records.append(record())
+    localbox.create()
+    assert skctl("doctor", "--grace=0s", "--json").json == {"findings": []}
+    done = skctl("doctor", "--grace=0s")
+    assert done.status == 0 and "1 records, 1 provider objects" in done.out
+
+
+def test_doctor_finds_what_is_wrong_on_both_sides(skctl, records, localbox):
+    records.append(record())
+    orphan = localbox.create(OTHER)
+    done = skctl("doctor", "--grace=0s", "--json")
+    assert done.status == 1
+    found = {(finding["sandboxId"], finding["invariant"]) for finding in done.json["findings"]}
+    assert found == {(SANDBOX, "remote-missing"), (OTHER, "remote-orphan")}
+    assert all(set(finding) == {"sandboxId", "invariant", "detail"} for finding in done.json["findings"])
+    assert "VIOLATION" in skctl("doctor", "--grace=0s").out
+    assert orphan in localbox.objects()  # looking changed nothing
+
+
+def test_doctor_repairs_only_after_a_yes(skctl, records, localbox, service):
+    localbox.create(OTHER)
+    refused = skctl("doctor", "--grace=0s", "--repair", stdin="n\n")
+    assert refused.status == 1 and len(localbox.objects()) == 1
+    assert skctl("doctor", "--grace=0s", "--repair", stdin="").status == 1 and len(localbox.objects()) == 1
+    agreed = skctl("doctor", "--grace=0s", "--repair", stdin="y\n")
+    assert agreed.status == 0 and localbox.objects() == {}
+    assert skctl("doctor", "--repair", "--json").status == 2
+
+
+def test_doctor_repairs_records_with_commands(skctl, records, localbox, service):
+    records.append(record())
+    service.answers["stop"] = lambda c: [({}, {"id": c["id"], "ok": True, "sandboxId": SANDBOX, "status": "stopped"})]
+    assert skctl("doctor", "--grace=0s", "--repair", "--yes").status == 0
+    assert [c["body"]["op"] for c in service.commands] == ["stop"]
+
+
+def test_doctor_without_a_provider_judges_records(skctl, records):
+    records.append(record(status="stopping"))
+    done = skctl("doctor", "--json")
+    assert done.status == 1 and {f["invariant"] for f in done.json["findings"]} >= {"operation-missing"}
+    assert "only records are judged" in done.err
+
+
+def test_doctor_that_cannot_look_does_not_say_healthy(skctl, records, environment):
+    environment["SANDKEEP_LOCALBOX_URL"] = "http://127.0.0.1:1"
+    done = skctl("doctor")
+    assert done.status == 6 and "0 findings" not in done.out
