@@ -30,7 +30,7 @@ test: ## install what is missing, build, run all tests
 	@scripts/test
 
 .PHONY: check
-check: ## the quick suite: structure, unit tests, a few hundred simulator seeds (under two minutes when built)
+check: ## the quick suite: structure, unit tests, 200 simulator seeds, skctl (under two minutes when built)
 	@scripts/test --quick
 
 .PHONY: sim
