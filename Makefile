@@ -60,3 +60,7 @@ install-deps: ## install what build, stack and tests need and is missing
 .PHONY: tools-fast-mongo
 tools-fast-mongo: ## build the fast Mongo-wire server into the tools cache (10-15 minutes; benchmarks use it when there)
 	@scripts/tools-fast-mongo
+
+.PHONY: docs
+docs: ## rewrite the pages that are made from the programs (configuration, manual page, state machine)
+	@scripts/build debug && scripts/docs
