@@ -14,9 +14,9 @@
 #include <string.h>
 
 static const char *const verb_names[LC_VERB_COUNT] = {
-    [LC_VERB_NONE] = "",           [LC_VERB_ENSURE] = "ensure",     [LC_VERB_PROVISION] = "provision",
-    [LC_VERB_STOP] = "stop",       [LC_VERB_ARCHIVE] = "archive",   [LC_VERB_RESTORE] = "restore",
-    [LC_VERB_DELETE] = "delete",   [LC_VERB_CONVERGE] = "converge", [LC_VERB_RECOVER] = "recover",
+    [LC_VERB_NONE] = "",         [LC_VERB_ENSURE] = "ensure",     [LC_VERB_PROVISION] = "provision",
+    [LC_VERB_STOP] = "stop",     [LC_VERB_ARCHIVE] = "archive",   [LC_VERB_RESTORE] = "restore",
+    [LC_VERB_DELETE] = "delete", [LC_VERB_CONVERGE] = "converge", [LC_VERB_RECOVER] = "recover",
     [LC_VERB_TOUCH] = "touch",
 };
 
@@ -84,8 +84,8 @@ static void parse_headers(const struct sk_delivery *delivery, const char *prefix
     const char *reply = sk_delivery_header(delivery, SK_HEADER_REPLY_TO);
     const char *trace = sk_delivery_header(delivery, SK_HEADER_TRACEPARENT);
 
-    if (reply != NULL && (!sk_reply_subject_valid(reply, prefix) ||
-                          !sk_copy(out->reply_to, sizeof(out->reply_to), reply)))
+    if (reply != NULL &&
+        (!sk_reply_subject_valid(reply, prefix) || !sk_copy(out->reply_to, sizeof(out->reply_to), reply)))
         out->reply_ignored = true;
     if (trace != NULL && traceparent_valid(trace) && !sk_copy(out->traceparent, sizeof(out->traceparent), trace))
         out->traceparent[0] = '\0';
@@ -172,14 +172,13 @@ static int parse_image(const json_t *params, unsigned flags, struct lc_params *o
 /* "1Gi", "512Mi", "0.5Gi" */
 static bool storage_size_valid(const char *text)
 {
+    const char *unit = text + strspn(text, "0123456789.");
     char *end;
-    double value;
+    double value = strtod(text, &end);
 
-    if (!isdigit((unsigned char)text[0]) || !charset(text, "."))
-        return false;
-    value = strtod(text, &end);
-    return value > 0 && value <= 1048576 &&
-           (strcmp(end, "Ki") == 0 || strcmp(end, "Mi") == 0 || strcmp(end, "Gi") == 0 || strcmp(end, "Ti") == 0);
+    /* strtod also takes hexadecimal and exponents: what it read must be what strspn saw. */
+    return isdigit((unsigned char)text[0]) && end == unit && value > 0 && value <= 1048576 &&
+           (strcmp(unit, "Ki") == 0 || strcmp(unit, "Mi") == 0 || strcmp(unit, "Gi") == 0 || strcmp(unit, "Ti") == 0);
 }
 
 static int parse_limit(const json_t *params, struct lc_params *out, struct sk_error *err)
@@ -303,8 +302,7 @@ static int parse_body(const json_t *body, struct lc_command *out, struct sk_erro
         return -1;
     if (rc > 0 && strcmp(text, out->sandbox_id) != 0)
         return sk_fail(err, SK_ERR_IDENTITY_MISMATCH, "sandboxId does not agree with the subject");
-    if (parse_identity(body, out, err) < 0 ||
-        sk_json_get_time(body, "", "requestedAt", 0, &requested_at, err) < 0 ||
+    if (parse_identity(body, out, err) < 0 || sk_json_get_time(body, "", "requestedAt", 0, &requested_at, err) < 0 ||
         sk_json_get_int(body, "", "deadlineMs", 0, 1, LC_DEADLINE_MS_MAX, &out->deadline_ms, err) < 0)
         return -1;
     rc = sk_json_get_object(body, "", "params", 0, &params, err);

@@ -8,12 +8,12 @@
 #include "common/bus/bus.h"
 #include "common/instance/instance.h"
 
-#define LC_REPLY_TO_SIZE       256
-#define LC_COMMAND_ID_MAX      64 /* code points */
-#define LC_JSON_DEPTH_MAX      32
-#define LC_DEADLINE_MS_MAX     3600000
-#define LC_CPU_COUNT_MAX       1024.0
-#define LC_MEMORY_MIB_MAX      4194304.0
+#define LC_REPLY_TO_SIZE   256
+#define LC_COMMAND_ID_MAX  64 /* code points */
+#define LC_JSON_DEPTH_MAX  32
+#define LC_DEADLINE_MS_MAX 3600000
+#define LC_CPU_COUNT_MAX   1024.0
+#define LC_MEMORY_MIB_MAX  4194304.0
 
 enum lc_verb {
     LC_VERB_NONE = 0,
@@ -28,20 +28,20 @@ enum lc_verb {
     LC_VERB_TOUCH,
     LC_VERB_COUNT
 };
-const char *lc_verb_name(enum lc_verb verb);       /* "ensure"; "" for NONE */
-enum lc_verb lc_verb_parse(const char *name);      /* LC_VERB_NONE when unknown */
+const char *lc_verb_name(enum lc_verb verb);  /* "ensure"; "" for NONE */
+enum lc_verb lc_verb_parse(const char *name); /* LC_VERB_NONE when unknown */
 
 struct lc_params {
-    bool restore;                        /* ensure; default true */
-    bool force;                          /* archive */
-    bool abandon;                        /* recover: action "abandon"; else "retry" */
-    int64_t if_idle_since;               /* stop, archive: Unix ms, 0 = absent */
-    struct sk_image image;               /* ensure, converge */
-    struct sk_limit limit;               /* ensure: members that are 0 or "" were not given */
-    char provider[SK_PROVIDER_SIZE];     /* ensure, converge; "" = absent */
-    char team_id[SK_TEAM_ID_SIZE];       /* ensure */
-    char version_id[SK_TEAM_ID_SIZE];    /* ensure */
-    char reason[SK_REASON_SIZE];         /* ensure, stop, delete */
+    bool restore;                     /* ensure; default true */
+    bool force;                       /* archive */
+    bool abandon;                     /* recover: action "abandon"; else "retry" */
+    int64_t if_idle_since;            /* stop, archive: Unix ms, 0 = absent */
+    struct sk_image image;            /* ensure, converge */
+    struct sk_limit limit;            /* ensure: members that are 0 or "" were not given */
+    char provider[SK_PROVIDER_SIZE];  /* ensure, converge; "" = absent */
+    char team_id[SK_TEAM_ID_SIZE];    /* ensure */
+    char version_id[SK_TEAM_ID_SIZE]; /* ensure */
+    char reason[SK_REASON_SIZE];      /* ensure, stop, delete */
 };
 
 struct lc_command {
@@ -52,9 +52,9 @@ struct lc_command {
     struct sk_identity identity;
     int64_t deadline_ms;
     struct lc_params params;
-    char hash[65];                       /* SHA-256 of op, source, sandboxId and params: the command's meaning */
-    char reply_to[LC_REPLY_TO_SIZE];     /* "" = nobody asks */
-    bool reply_ignored;                  /* a Sandbox-Reply-To was there but is not usable: log it */
+    char hash[65];                   /* SHA-256 of op, source, sandboxId and params: the command's meaning */
+    char reply_to[LC_REPLY_TO_SIZE]; /* "" = nobody asks */
+    bool reply_ignored;              /* a Sandbox-Reply-To was there but is not usable: log it */
     char traceparent[SK_TRACEPARENT_SIZE];
 };
 

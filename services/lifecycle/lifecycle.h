@@ -65,6 +65,9 @@ struct lc_settings {
     char mount_path[SK_PATH_SIZE];  /* /workspace */
 };
 
+/* The documented defaults, for programs and tests to start from; replica_id, providers' names and image stay empty. */
+void lc_settings_defaults(struct lc_settings *settings);
+
 struct lc_seams {
     const struct sk_sched *sched;
     const struct sk_store *store;
@@ -81,12 +84,26 @@ enum lc_counter {
 #undef LC_COUNTER
     LC_COUNTER_COUNT
 };
+const char *lc_counter_name(enum lc_counter counter); /* the wire name */
+
+/* What is going on now, for metrics and /readyz. */
+struct lc_gauges {
+    int64_t held;             /* commands pulled and not acknowledged */
+    int64_t parked_sandboxes; /* sandboxes whose commands wait for something */
+    int64_t jobs;             /* waiting for a worker or running */
+    int64_t operations;       /* claimed and running here */
+    int64_t finishing;        /* results on their way to the store and the requester */
+    int64_t relay_pending;    /* events not yet published and pulled */
+    bool store_down, lease_down;
+};
 
 /* Called (any thread) when the dispatcher's thread should look at its inbox: uv_async_send in production. */
 struct lc_hooks {
     void (*wake_dispatcher)(void *arg);
     void (*stuck_worker)(void *arg, const char *sandbox_id, const char *phase); /* a worker did not come back: /livez */
     void (*counted)(void *arg, enum lc_counter counter, int64_t delta);         /* NULL = none */
+    /* A worker returns: frees what the providers left in call->transport. NULL = nothing is left there. */
+    void (*worker_end)(void *arg, struct sk_call *call);
     void *arg;
 };
 
@@ -101,6 +118,7 @@ bool lc_replica_drained(struct lc_replica *replica);
 void lc_replica_stop(struct lc_replica *replica);
 /* After every *_main returned. Frees everything; deliveries still held are dropped without ack (they come again). */
 void lc_replica_free(struct lc_replica *replica);
+void lc_replica_gauges(struct lc_replica *replica, struct lc_gauges *out); /* any thread */
 int64_t lc_replica_count(const struct lc_replica *replica, enum lc_counter counter);
 
 /* ---- the dispatcher: one thread, never blocks -------------------------------------------------------------------- */
@@ -112,6 +130,8 @@ void lc_dispatch_inbox(struct lc_replica *replica);
 int64_t lc_dispatch_tick(struct lc_replica *replica);
 /* A lifecycle event of this sandbox was seen on the bus: parked commands look again. NULL = look at all (wake hint). */
 void lc_dispatch_hint(struct lc_replica *replica, const char *sandbox_id);
+/* False: no command waits for anything, hints need not be handed over. Any thread. */
+bool lc_dispatch_hint_wanted(const struct lc_replica *replica);
 /* How many more deliveries may come now (back-pressure); any thread. */
 int lc_dispatch_want(struct lc_replica *replica);
 

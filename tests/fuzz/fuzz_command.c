@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * libFuzzer: the command parser. Input = subject, newline, value of Sandbox-Reply-To, newline, body. Whatever comes, the
- * parser must end with a verdict; and what it accepts must keep its promises. */
+ * libFuzzer: the command parser. Input = subject, newline, value of Sandbox-Reply-To, newline, body. Whatever comes,
+ * the parser must end with a verdict; and what it accepts must keep its promises. */
 #include "services/lifecycle/command.h"
 
 #include <assert.h>
@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char reply[SK_BUS_HEADER_VALUE_MAX] = "";
     const uint8_t *end = memchr(data, '\n', size);
 
-    if (end == NULL || (size_t)(end - data) >= sizeof(delivery.subject) || memchr(data, 0, (size_t)(end - data)) != NULL)
+    if (end == NULL || (size_t)(end - data) >= sizeof(delivery.subject) ||
+        memchr(data, 0, (size_t)(end - data)) != NULL)
         return 0;
     memcpy(delivery.subject, data, (size_t)(end - data));
     size -= (size_t)(end - data) + 1;

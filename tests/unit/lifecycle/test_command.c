@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define APP_ID  "app-8a3cb7a4e074fa1d"
-#define SOURCE  "{\"sourceType\":\"app\",\"sourceId\":\"66a1f0c2b7d4e8a1c0d3e501\",\"userId\":\"66b2aa10c4f3d5e7a9b1c201\"}"
+#define APP_ID "app-8a3cb7a4e074fa1d"
+#define SOURCE                                                                                                         \
+    "{\"sourceType\":\"app\",\"sourceId\":\"66a1f0c2b7d4e8a1c0d3e501\",\"userId\":\"66b2aa10c4f3d5e7a9b1c201\"}"
 #define ENSURE  "sandbox.cmd.lifecycle.ensure." APP_ID
 #define STOP    "sandbox.cmd.lifecycle.stop." APP_ID
 #define RECOVER "sandbox.cmd.lifecycle.recover." APP_ID
@@ -56,7 +57,8 @@ static const struct bad_row {
     {"empty id", ENSURE, "{\"id\":\"\"}", SK_ERR_INVALID_REQUEST},
     {"id of a number", ENSURE, "{\"id\":7}", SK_ERR_INVALID_REQUEST},
     {"id null", ENSURE, "{\"id\":null}", SK_ERR_INVALID_REQUEST},
-    {"id of 65", ENSURE, "{\"id\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}", SK_ERR_INVALID_REQUEST},
+    {"id of 65", ENSURE, "{\"id\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"}",
+     SK_ERR_INVALID_REQUEST},
     {"NUL in id", ENSURE, "{\"id\":\"a\\u0000b\"}", SK_ERR_INVALID_REQUEST},
     {"line feed in id", ENSURE, "{\"id\":\"a\\nb\"}", SK_ERR_INVALID_REQUEST},
 
@@ -65,34 +67,47 @@ static const struct bad_row {
     {"op against subject", ENSURE, "{\"id\":\"a\",\"op\":\"delete\"}", SK_ERR_INVALID_REQUEST},
     {"op unknown in subject", "sandbox.cmd.lifecycle.explode." APP_ID, "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"op empty in subject", "sandbox.cmd.lifecycle..x", "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
-    {"very long op in subject", "sandbox.cmd.lifecycle.ensureensureensureensure." APP_ID, "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
+    {"very long op in subject", "sandbox.cmd.lifecycle.ensureensureensureensure." APP_ID, "{\"id\":\"a\"}",
+     SK_ERR_INVALID_REQUEST},
     {"no sandbox in subject", "sandbox.cmd.lifecycle.ensure", "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"foreign subject", "sandbox.cmd.archive.create." APP_ID, "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"foreign prefix", "other.cmd.lifecycle.ensure." APP_ID, "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"bad sandbox id in subject", "sandbox.cmd.lifecycle.ensure.app-XYZ", "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"token after sandbox id", ENSURE ".more", "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
 
-    {"sandboxId against subject", ENSURE, "{\"id\":\"a\",\"sandboxId\":\"app-0000000000000000\"}", SK_ERR_IDENTITY_MISMATCH},
-    {"sandboxId of another type", ENSURE, "{\"id\":\"a\",\"sandboxId\":{}}", SK_ERR_INVALID_REQUEST},
-    {"source against subject", "sandbox.cmd.lifecycle.ensure.app-0000000000000000", "{\"id\":\"a\",\"source\":" SOURCE "}",
+    {"sandboxId against subject", ENSURE, "{\"id\":\"a\",\"sandboxId\":\"app-0000000000000000\"}",
      SK_ERR_IDENTITY_MISMATCH},
+    {"sandboxId of another type", ENSURE, "{\"id\":\"a\",\"sandboxId\":{}}", SK_ERR_INVALID_REQUEST},
+    {"source against subject", "sandbox.cmd.lifecycle.ensure.app-0000000000000000",
+     "{\"id\":\"a\",\"source\":" SOURCE "}", SK_ERR_IDENTITY_MISMATCH},
     {"source type against subject", ENSURE,
-     "{\"id\":\"a\",\"source\":{\"sourceType\":\"workflowBuilder\",\"sourceId\":\"66a1f0c2b7d4e8a1c0d3e501\",\"userId\":\"66b2aa10c4f3d5e7a9b1c201\"}}",
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"workflowBuilder\",\"sourceId\":\"66a1f0c2b7d4e8a1c0d3e501\","
+     "\"userId\":\"66b2aa10c4f3d5e7a9b1c201\"}}",
      SK_ERR_IDENTITY_MISMATCH},
     {"source a string", ENSURE, "{\"id\":\"a\",\"source\":\"app\"}", SK_ERR_INVALID_REQUEST},
     {"source null", ENSURE, "{\"id\":\"a\",\"source\":null}", SK_ERR_INVALID_REQUEST},
     {"source empty", ENSURE, "{\"id\":\"a\",\"source\":{}}", SK_ERR_INVALID_REQUEST},
-    {"source type unknown", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"chat\",\"sourceId\":\"a\",\"userId\":\"b\"}}", SK_ERR_INVALID_REQUEST},
-    {"source without sandbox", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"chatAgentHelper\",\"sourceId\":\"a\",\"userId\":\"b\"}}",
+    {"source type unknown", ENSURE,
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"chat\",\"sourceId\":\"a\",\"userId\":\"b\"}}", SK_ERR_INVALID_REQUEST},
+    {"source without sandbox", ENSURE,
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"chatAgentHelper\",\"sourceId\":\"a\",\"userId\":\"b\"}}",
      SK_ERR_SOURCE_UNSUPPORTED},
-    {"source id missing", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"userId\":\"b\"}}", SK_ERR_INVALID_REQUEST},
-    {"source id of 65", ENSURE,
-     "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\"userId\":\"b\"}}",
+    {"source id missing", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"userId\":\"b\"}}",
      SK_ERR_INVALID_REQUEST},
-    {"NUL in source id", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\\u0000\",\"userId\":\"b\"}}", SK_ERR_INVALID_REQUEST},
-    {"user id missing", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\"}}", SK_ERR_INVALID_REQUEST},
-    {"user id a list", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\",\"userId\":[]}}", SK_ERR_INVALID_REQUEST},
-    {"control in user id", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\",\"userId\":\"b\\u0007\"}}", SK_ERR_INVALID_REQUEST},
+    {"source id of 65", ENSURE,
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":"
+     "\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\",\"userId\":\"b\"}}",
+     SK_ERR_INVALID_REQUEST},
+    {"NUL in source id", ENSURE,
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\\u0000\",\"userId\":\"b\"}}",
+     SK_ERR_INVALID_REQUEST},
+    {"user id missing", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\"}}",
+     SK_ERR_INVALID_REQUEST},
+    {"user id a list", ENSURE, "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\",\"userId\":[]}}",
+     SK_ERR_INVALID_REQUEST},
+    {"control in user id", ENSURE,
+     "{\"id\":\"a\",\"source\":{\"sourceType\":\"app\",\"sourceId\":\"a\",\"userId\":\"b\\u0007\"}}",
+     SK_ERR_INVALID_REQUEST},
 
     {"requestedAt no time", ENSURE, "{\"id\":\"a\",\"requestedAt\":\"soon\"}", SK_ERR_INVALID_REQUEST},
     {"requestedAt a number", ENSURE, "{\"id\":\"a\",\"requestedAt\":1}", SK_ERR_INVALID_REQUEST},
@@ -106,28 +121,36 @@ static const struct bad_row {
 
     {"restore a string", ENSURE, "{\"id\":\"a\",\"params\":{\"restore\":\"yes\"}}", SK_ERR_INVALID_REQUEST},
     {"image a string", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":\"busybox\"}}", SK_ERR_INVALID_REQUEST},
-    {"image without repository", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":{\"tag\":\"1\"}}}", SK_ERR_INVALID_REQUEST},
-    {"image with blanks", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":{\"repository\":\"a b\"}}}", SK_ERR_INVALID_REQUEST},
-    {"image tag with a shell in it", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":{\"repository\":\"a\",\"tag\":\"$(id)\"}}}", SK_ERR_INVALID_REQUEST},
+    {"image without repository", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":{\"tag\":\"1\"}}}",
+     SK_ERR_INVALID_REQUEST},
+    {"image with blanks", ENSURE, "{\"id\":\"a\",\"params\":{\"image\":{\"repository\":\"a b\"}}}",
+     SK_ERR_INVALID_REQUEST},
+    {"image tag with a shell in it", ENSURE,
+     "{\"id\":\"a\",\"params\":{\"image\":{\"repository\":\"a\",\"tag\":\"$(id)\"}}}", SK_ERR_INVALID_REQUEST},
     {"provider a number", ENSURE, "{\"id\":\"a\",\"params\":{\"provider\":1}}", SK_ERR_INVALID_REQUEST},
-    {"provider too long", ENSURE, "{\"id\":\"a\",\"params\":{\"provider\":\"aaaaaaaaaaaaaaaaaaaaaaaaa\"}}", SK_ERR_INVALID_REQUEST},
+    {"provider too long", ENSURE, "{\"id\":\"a\",\"params\":{\"provider\":\"aaaaaaaaaaaaaaaaaaaaaaaaa\"}}",
+     SK_ERR_INVALID_REQUEST},
     {"limit a number", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":1}}", SK_ERR_INVALID_REQUEST},
     {"cpu a string", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"cpuCount\":\"1\"}}}", SK_ERR_INVALID_REQUEST},
     {"cpu negative", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"cpuCount\":-1}}}", SK_ERR_INVALID_REQUEST},
     {"memory zero", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"memoryMiB\":0}}}", SK_ERR_INVALID_REQUEST},
-    {"storage without unit", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"storageSize\":\"1\"}}}", SK_ERR_INVALID_REQUEST},
-    {"storage in hex", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"storageSize\":\"0x1Gi\"}}}", SK_ERR_INVALID_REQUEST},
+    {"storage without unit", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"storageSize\":\"1\"}}}",
+     SK_ERR_INVALID_REQUEST},
+    {"storage in hex", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"storageSize\":\"0x1Gi\"}}}",
+     SK_ERR_INVALID_REQUEST},
     {"storage empty", ENSURE, "{\"id\":\"a\",\"params\":{\"limit\":{\"storageSize\":\"\"}}}", SK_ERR_INVALID_REQUEST},
     {"team a bool", ENSURE, "{\"id\":\"a\",\"params\":{\"teamId\":true}}", SK_ERR_INVALID_REQUEST},
     {"version a number", ENSURE, "{\"id\":\"a\",\"params\":{\"versionId\":1.5}}", SK_ERR_INVALID_REQUEST},
     {"reason with controls", ENSURE, "{\"id\":\"a\",\"params\":{\"reason\":\"\\u001b[2J\"}}", SK_ERR_INVALID_REQUEST},
     {"ifIdleSince no time", STOP, "{\"id\":\"a\",\"params\":{\"ifIdleSince\":\"yesterday\"}}", SK_ERR_INVALID_REQUEST},
     {"ifIdleSince a number", STOP, "{\"id\":\"a\",\"params\":{\"ifIdleSince\":1}}", SK_ERR_INVALID_REQUEST},
-    {"force a string", "sandbox.cmd.lifecycle.archive." APP_ID, "{\"id\":\"a\",\"params\":{\"force\":\"1\"}}", SK_ERR_INVALID_REQUEST},
+    {"force a string", "sandbox.cmd.lifecycle.archive." APP_ID, "{\"id\":\"a\",\"params\":{\"force\":\"1\"}}",
+     SK_ERR_INVALID_REQUEST},
     {"recover without params", RECOVER, "{\"id\":\"a\"}", SK_ERR_INVALID_REQUEST},
     {"recover without action", RECOVER, "{\"id\":\"a\",\"params\":{}}", SK_ERR_INVALID_REQUEST},
     {"recover unknown action", RECOVER, "{\"id\":\"a\",\"params\":{\"action\":\"pray\"}}", SK_ERR_INVALID_REQUEST},
-    {"converge without target", "sandbox.cmd.lifecycle.converge." APP_ID, "{\"id\":\"a\",\"params\":{}}", SK_ERR_INVALID_REQUEST},
+    {"converge without target", "sandbox.cmd.lifecycle.converge." APP_ID, "{\"id\":\"a\",\"params\":{}}",
+     SK_ERR_INVALID_REQUEST},
 };
 
 START_TEST(test_bad_input)
@@ -204,18 +227,21 @@ START_TEST(test_defaults)
     ck_assert(!command.has_identity && command.params.restore && !command.params.image.present);
     ck_assert_int_eq(command.deadline_ms, 10000);
     ck_assert_str_eq(command.reply_to, "");
-    ck_assert_msg(parse(RECOVER, "{\"id\":\"a\",\"params\":{\"action\":\"abandon\"}}", &command, &err) == 0, "%s", err.message);
+    ck_assert_msg(parse(RECOVER, "{\"id\":\"a\",\"params\":{\"action\":\"abandon\"}}", &command, &err) == 0, "%s",
+                  err.message);
     ck_assert(command.params.abandon);
 }
 END_TEST
 
 START_TEST(test_everything)
 {
-    static const char body[] =
-        "{\"id\":\"01J\",\"op\":\"ensure\",\"source\":" SOURCE ",\"sandboxId\":\"" APP_ID "\",\"requestedAt\":\"2026-11-30T08:00:00.000Z\","
-        "\"deadlineMs\":3600000,\"params\":{\"restore\":false,\"image\":{\"repository\":\"registry:5000/a/b\",\"tag\":\"v1.2\"},"
-        "\"provider\":\"opensandbox\",\"limit\":{\"cpuCount\":0.5,\"memoryMiB\":512,\"storageSize\":\"2Gi\"},\"teamId\":\"t\","
-        "\"versionId\":\"v\",\"reason\":\"r\"}}";
+    static const char body[] = "{\"id\":\"01J\",\"op\":\"ensure\",\"source\":" SOURCE ",\"sandboxId\":\"" APP_ID
+                               "\",\"requestedAt\":\"2026-11-30T08:00:00.000Z\","
+                               "\"deadlineMs\":3600000,\"params\":{\"restore\":false,\"image\":{\"repository\":"
+                               "\"registry:5000/a/b\",\"tag\":\"v1.2\"},"
+                               "\"provider\":\"opensandbox\",\"limit\":{\"cpuCount\":0.5,\"memoryMiB\":512,"
+                               "\"storageSize\":\"2Gi\"},\"teamId\":\"t\","
+                               "\"versionId\":\"v\",\"reason\":\"r\"}}";
     struct lc_command command;
     struct sk_error err;
 
@@ -276,8 +302,20 @@ static int parse_with(const char *name, const char *value, struct lc_command *ou
 
 START_TEST(test_hostile_headers)
 {
-    static const char *const bad_replies[] = {"", " ", "a b", "a..b", ".a", "a.", "a.*", "a.>", "$JS.API.STREAM.DELETE.X",
-                                              "sandbox.cmd.lifecycle.delete.x", "sandbox", "a\nb", "a\tb", "a\x7f",
+    static const char *const bad_replies[] = {"",
+                                              " ",
+                                              "a b",
+                                              "a..b",
+                                              ".a",
+                                              "a.",
+                                              "a.*",
+                                              "a.>",
+                                              "$JS.API.STREAM.DELETE.X",
+                                              "sandbox.cmd.lifecycle.delete.x",
+                                              "sandbox",
+                                              "a\nb",
+                                              "a\tb",
+                                              "a\x7f",
                                               "\xff\xfe"};
     static const char *const bad_traces[] = {"", "00", "01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
                                              "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",

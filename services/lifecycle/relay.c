@@ -1,0 +1,392 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The outbox relay: every lifecycle event is in its record first, then published until the stream confirmed it, then
+ * written to the timeline, then pulled from the record (design/architecture.md §3). Events that this replica just
+ * committed come as hints and are published at once; a scan of the sparse outbox index finds what hints and crashes
+ * left behind. Publishing is immediate, the two writes behind it are collected for one window. */
+#include "services/lifecycle/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FLUSH_POLL_MS     4
+#define FLUSH_POLL_MAX_MS 100
+#define FLUSH_SCAN_AFTER  3 /* looks before the scan is asked for */
+#define OUTAGE_PAUSE_MS   250
+
+struct hint {
+    struct sk_list link;
+    struct sk_event event;
+};
+
+void lc_relay_free_hints(struct sk_list *hints)
+{
+    struct sk_list *item;
+
+    while ((item = sk_list_pop_front(hints)) != NULL)
+        free(SK_LIST_ENTRY(struct hint, item, link));
+}
+
+/* From now on, and until a scan saw them all published, the events of this sandbox go through the scan, in the order of
+ * the record: a later one must not overtake an earlier one. Under relay_lock. */
+static void by_record(struct lc_replica *r, const char *sandbox_id)
+{
+    static char mark;
+
+    if (!sk_map_set(&r->relay_by_record, sandbox_id, &mark, NULL))
+        return; /* table full or out of memory: order is lost for this one, its sequence numbers still tell */
+}
+
+void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int count, bool pending_before)
+{
+    pthread_mutex_lock(&r->relay_lock);
+    if (pending_before)
+        by_record(r, events[0].sandbox_id);
+    for (int i = 0; i < count; i++) {
+        struct hint *hint = r->hint_count < LC_HINTS_MAX ? malloc(sizeof(*hint)) : NULL;
+
+        if (hint == NULL) {
+            by_record(r, events[i].sandbox_id);
+            break;
+        }
+        hint->event = events[i];
+        sk_list_push_back(&r->hints, &hint->link);
+        r->hint_count++;
+        atomic_fetch_add(&r->relay_pending, 1);
+    }
+    pthread_mutex_unlock(&r->relay_lock);
+    sk_gate_notify(r->sched, r->relay_gate);
+}
+
+/* ---- the thread
+ * ------------------------------------------------------------------------------------------------------ */
+struct relay {
+    struct lc_replica *replica;
+    int capacity;
+    struct sk_event *events; /* to be published now */
+    int count;
+    struct lc_event_message *built;
+    struct sk_message *messages;
+    bool *acked;
+    struct sk_event *published; /* confirmed, not pulled yet */
+    int published_count;
+    int published_hints; /* how many of them count in relay_pending */
+    int64_t pull_us, scan_us;
+    struct sk_map seen; /* ids the last scan left alone: somebody may be at it */
+    struct sk_map seen_now;
+    char (*sandbox_ids)[SK_SANDBOX_ID_SIZE];
+    char (*event_ids)[SK_ULID_SIZE];
+    bool scan_all, more;
+};
+
+static bool relay_init(struct relay *relay, struct lc_replica *r)
+{
+    size_t n;
+
+    memset(relay, 0, sizeof(*relay));
+    relay->replica = r;
+    relay->capacity = r->settings.relay_batch > 0 ? r->settings.relay_batch : 1;
+    n = (size_t)relay->capacity;
+    relay->events = calloc(n, sizeof(*relay->events));
+    relay->built = calloc(n, sizeof(*relay->built));
+    relay->messages = calloc(n, sizeof(*relay->messages));
+    relay->acked = calloc(n, sizeof(*relay->acked));
+    relay->published = calloc(2 * n, sizeof(*relay->published));
+    relay->sandbox_ids = calloc(2 * n, sizeof(*relay->sandbox_ids));
+    relay->event_ids = calloc(2 * n, sizeof(*relay->event_ids));
+    sk_map_init(&relay->seen, LC_HINTS_MAX, 1);
+    sk_map_init(&relay->seen_now, LC_HINTS_MAX, 1);
+    return relay->events != NULL && relay->built != NULL && relay->messages != NULL && relay->acked != NULL &&
+           relay->published != NULL && relay->sandbox_ids != NULL && relay->event_ids != NULL;
+}
+
+static void relay_fini(struct relay *relay)
+{
+    free(relay->events);
+    free(relay->built);
+    free(relay->messages);
+    free(relay->acked);
+    free(relay->published);
+    free(relay->sandbox_ids);
+    free(relay->event_ids);
+    sk_map_fini(&relay->seen);
+    sk_map_fini(&relay->seen_now);
+}
+
+static bool already_published(const struct relay *relay, const char *event_id)
+{
+    for (int i = 0; i < relay->published_count; i++) {
+        if (strcmp(relay->published[i].id, event_id) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Hints into relay->events. Those of sandboxes that go by their record are dropped: the scan has them. */
+static void take_hints(struct relay *relay)
+{
+    struct lc_replica *r = relay->replica;
+    struct sk_list *item;
+    int dropped = 0;
+
+    relay->count = 0;
+    pthread_mutex_lock(&r->relay_lock);
+    while (relay->count < relay->capacity && (item = sk_list_pop_front(&r->hints)) != NULL) {
+        struct hint *hint = SK_LIST_ENTRY(struct hint, item, link);
+
+        r->hint_count--;
+        if (sk_map_get(&r->relay_by_record, hint->event.sandbox_id) == NULL &&
+            !already_published(relay, hint->event.id))
+            relay->events[relay->count++] = hint->event;
+        else
+            dropped++;
+        free(hint);
+    }
+    relay->more = r->hint_count > 0;
+    pthread_mutex_unlock(&r->relay_lock);
+    atomic_fetch_sub(&r->relay_pending, dropped);
+}
+
+/* Publishes relay->events; the confirmed ones go to relay->published. Returns the number that was not confirmed. */
+static int publish(struct relay *relay, bool hints)
+{
+    struct lc_replica *r = relay->replica;
+    struct sk_error err = {.code = SK_OK};
+    int built = 0, lost = 0;
+
+    for (; built < relay->count; built++) {
+        if (lc_message_of_event(r, &relay->events[built], &relay->built[built]) != 0)
+            break;
+        relay->messages[built] = relay->built[built].message;
+        relay->acked[built] = false;
+    }
+    if (built > 0)
+        (void)r->seams.bus->ops->publish_acked(r->seams.bus->self, relay->messages, built, relay->acked,
+                                               r->settings.publish_timeout_ms, &err);
+    for (int i = 0; i < relay->count; i++) {
+        if (i < built)
+            lc_message_fini(&relay->built[i]);
+        if (i < built && relay->acked[i]) {
+            if (relay->published_count == 0)
+                relay->pull_us = sk_mono_us(r->sched) + r->settings.relay_window_ms * 1000;
+            relay->published[relay->published_count++] = relay->events[i];
+            relay->published_hints += hints;
+            lc_count(r, LC_COUNT_EVENTS_PUBLISHED, 1);
+            continue;
+        }
+        lost++;
+        pthread_mutex_lock(&r->relay_lock);
+        by_record(r, relay->events[i].sandbox_id);
+        pthread_mutex_unlock(&r->relay_lock);
+        if (hints)
+            atomic_fetch_sub(&r->relay_pending, 1);
+    }
+    if (lost > 0)
+        lc_count(r, LC_COUNT_PUBACKS_LOST, lost);
+    return lost;
+}
+
+/* Timeline, then pull. What fails stays in relay->published and in the record, and is tried again. */
+static bool pull(struct relay *relay)
+{
+    struct lc_replica *r = relay->replica;
+    const struct sk_store *store = r->seams.store;
+    struct sk_error err = {.code = SK_OK};
+    int sandboxes = 0;
+
+    if (relay->published_count == 0)
+        return true;
+    if (SK_FAULT(OUTBOX_PUBLISHED, NULL))
+        return false;
+    if (store->ops->timeline_apply(store->self, relay->published, relay->published_count, &err) != 0)
+        goto failed;
+    if (SK_FAULT(TIMELINE_WRITTEN, NULL))
+        return false;
+    for (int i = 0; i < relay->published_count; i++) {
+        int k = sandboxes - 1;
+
+        memcpy(relay->event_ids[i], relay->published[i].id, sizeof(relay->event_ids[i]));
+        while (k >= 0 && strcmp(relay->sandbox_ids[k], relay->published[i].sandbox_id) != 0)
+            k--;
+        if (k < 0)
+            memcpy(relay->sandbox_ids[sandboxes++], relay->published[i].sandbox_id, SK_SANDBOX_ID_SIZE);
+    }
+    if (store->ops->outbox_pull(store->self, (const char(*)[SK_SANDBOX_ID_SIZE])relay->sandbox_ids, sandboxes,
+                                (const char(*)[SK_ULID_SIZE])relay->event_ids, relay->published_count, &err) != 0)
+        goto failed;
+    lc_note_store(r, true);
+    atomic_fetch_sub(&r->relay_pending, relay->published_hints);
+    relay->published_count = relay->published_hints = 0;
+    return true;
+failed:
+    lc_note_store(r, false);
+    relay->pull_us = sk_mono_us(r->sched) + OUTAGE_PAUSE_MS * 1000;
+    return false;
+}
+
+/* A mutation: what must never happen. */
+static void clear_early(struct relay *relay)
+{
+    const struct sk_store *store = relay->replica->seams.store;
+
+    for (int i = 0; i < relay->count; i++) {
+        memcpy(relay->event_ids[i], relay->events[i].id, sizeof(relay->event_ids[i]));
+        memcpy(relay->sandbox_ids[i], relay->events[i].sandbox_id, SK_SANDBOX_ID_SIZE);
+    }
+    (void)store->ops->outbox_pull(store->self, (const char(*)[SK_SANDBOX_ID_SIZE])relay->sandbox_ids, relay->count,
+                                  (const char(*)[SK_ULID_SIZE])relay->event_ids, relay->count, NULL);
+}
+
+/* ---- the scan
+ * -------------------------------------------------------------------------------------------------------------- */
+static bool collect(void *arg, const struct sk_instance *record, const struct sk_event *events, int count)
+{
+    static char mark;
+    struct relay *relay = arg;
+    struct lc_replica *r = relay->replica;
+    bool wanted;
+
+    pthread_mutex_lock(&r->relay_lock);
+    wanted = relay->scan_all || sk_map_get(&r->relay_by_record, record->sandbox_id) != NULL;
+    pthread_mutex_unlock(&r->relay_lock);
+    for (int i = 0; i < count; i++) {
+        if (already_published(relay, events[i].id))
+            continue;
+        /* Seen for the first time: most likely its own replica is just about to publish it. */
+        if (!wanted && sk_map_get(&relay->seen, events[i].id) == NULL &&
+            sk_map_set(&relay->seen_now, events[i].id, &mark, NULL))
+            continue;
+        if (relay->count >= relay->capacity) {
+            relay->more = true;
+            return false;
+        }
+        relay->events[relay->count++] = events[i];
+    }
+    return true;
+}
+
+static void scan(struct relay *relay)
+{
+    struct lc_replica *r = relay->replica;
+    const struct sk_store *store = r->seams.store;
+    struct sk_error err = {.code = SK_OK};
+    struct sk_call call;
+    struct sk_map old;
+    bool clean;
+
+    relay->count = 0;
+    relay->more = false;
+    sk_call_init(&call, r->sched);
+    call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
+    if (store->ops->scan(store->self, &call, SK_SCAN_OUTBOX, 0, relay->capacity, collect, relay, &err) != 0) {
+        lc_note_store(r, false);
+        relay->count = 0;
+        return;
+    }
+    lc_note_store(r, true);
+    old = relay->seen;
+    relay->seen = relay->seen_now;
+    relay->seen_now = old;
+    sk_map_fini(&relay->seen_now);
+    sk_map_init(&relay->seen_now, LC_HINTS_MAX, 1);
+    clean = !relay->more;
+    /* Marks go before the events are sent: what is committed from here on comes as a hint behind them. */
+    if (clean) {
+        pthread_mutex_lock(&r->relay_lock);
+        sk_map_fini(&r->relay_by_record);
+        sk_map_init(&r->relay_by_record, LC_HINTS_MAX, 1);
+        pthread_mutex_unlock(&r->relay_lock);
+    }
+    if (relay->count > 0 && publish(relay, false) == 0 && !clean)
+        relay->scan_us = 0; /* there is more of a backlog, and it moves */
+}
+
+static void wait_for_work(struct relay *relay, uint64_t ticket)
+{
+    struct lc_replica *r = relay->replica;
+    int64_t now_us = sk_mono_us(r->sched), until_us = relay->scan_us, ms;
+
+    /* Full: nothing is published or scanned before the next pull. */
+    if (relay->published_count > relay->capacity || (relay->published_count > 0 && relay->pull_us < until_us))
+        until_us = relay->pull_us;
+    ms = (until_us - now_us + 999) / 1000;
+    if (ms > 0 && !lc_stopping(r))
+        sk_gate_wait(r->sched, r->relay_gate, ticket, ms);
+}
+
+void lc_relay_main(struct lc_replica *r)
+{
+    struct relay relay;
+
+    if (!relay_init(&relay, r)) {
+        SK_LOG_ERROR("no memory for the relay");
+        relay_fini(&relay);
+        return;
+    }
+    while (!lc_stopping(r)) {
+        uint64_t ticket = sk_gate_ticket(r->sched, r->relay_gate);
+        bool hurry, scan_now;
+        int64_t now_us;
+
+        pthread_mutex_lock(&r->relay_lock);
+        hurry = r->relay_hurry;
+        scan_now = r->relay_scan;
+        r->relay_hurry = r->relay_scan = false;
+        pthread_mutex_unlock(&r->relay_lock);
+
+        relay.more = false;
+        /* Twice the capacity fits: the queue of the unpulled never stops the publishing for a single failed pull. */
+        if (relay.published_count <= relay.capacity) {
+            take_hints(&relay);
+            if (LC_MUTATE(CLEAR_OUTBOX_EARLY) && relay.count > 0)
+                clear_early(&relay);
+            if (relay.count > 0)
+                (void)publish(&relay, true);
+        }
+        now_us = sk_mono_us(r->sched);
+        if (relay.published_count > 0 &&
+            (hurry || lc_draining(r) || now_us >= relay.pull_us || relay.published_count >= relay.capacity))
+            (void)pull(&relay);
+        if ((scan_now || now_us >= relay.scan_us) && relay.published_count <= relay.capacity) {
+            relay.scan_us = now_us + r->settings.relay_poll_ms * 1000;
+            relay.scan_all = scan_now;
+            scan(&relay);
+            if (scan_now)
+                (void)pull(&relay);
+        }
+        if (!relay.more)
+            wait_for_work(&relay, ticket);
+    }
+    relay_fini(&relay);
+}
+
+/* ---- waiting for an empty outbox
+ * --------------------------------------------------------------------------------------------- */
+int lc_relay_flush(struct lc_run *run)
+{
+    struct lc_replica *r = run->replica;
+    int64_t end_us = sk_mono_us(r->sched) + r->settings.publish_timeout_ms * 1000;
+
+    for (int looks = 0;; looks++) {
+        pthread_mutex_lock(&r->relay_lock);
+        r->relay_hurry = true;
+        if (looks >= FLUSH_SCAN_AFTER)
+            r->relay_scan = true;
+        pthread_mutex_unlock(&r->relay_lock);
+        sk_gate_notify(r->sched, r->relay_gate);
+        if (!lc_pause(run, lc_backoff_ms(r->sched, FLUSH_POLL_MS, FLUSH_POLL_MAX_MS, looks)))
+            return lc_engine_guard(run) != 0 ? -1 : sk_fail(&run->err, SK_ERR_CANCELLED, "the job was called back");
+        run->before = run->record;
+        if (lc_read(run) != 0)
+            return -1;
+        if (!run->found)
+            return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record is gone");
+        if (!run->record.has_operation || strcmp(run->record.operation.id, run->before.operation.id) != 0)
+            return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
+        if (run->record.outbox_count == 0)
+            return 0;
+        /* The bus is away, not the operation's fault: nothing is removed before its last event is out. */
+        if (sk_mono_us(r->sched) >= end_us)
+            return sk_fail(&run->err, SK_ERR_STORE_UNAVAILABLE, "the events of the sandbox cannot be published");
+    }
+}

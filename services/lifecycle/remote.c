@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What is done at the provider, and how its doubtful answers are resolved: a create has no idempotency key there, so
+ * every create is followed by a look, the highest epoch is kept, lower ones are removed, and a higher one than ours
+ * means that the sandbox is somebody else's now (contract/lifecycle.md §3). */
+#include "services/lifecycle/internal.h"
+
+#include <string.h>
+
+#define POLL_FIRST_MS 50
+#define POLL_MAX_MS   1000
+
+static int no_provider(struct lc_run *run)
+{
+    return sk_fail(&run->err, SK_ERR_OPERATION_BLOCKED, "provider \"%s\" is not configured here", run->record.provider);
+}
+
+/* run->remotes = what the provider has for this sandbox. */
+static int find(struct lc_run *run)
+{
+    run->remote_count = SK_REMOTES_MAX;
+    if (run->provider->ops->find(run->provider->self, run->call, run->record.sandbox_id, run->remotes,
+                                 &run->remote_count, &run->err) != 0)
+        return sk_fail_context(&run->err, "cannot list the sandbox at its provider");
+    return 0;
+}
+
+static void forget_remote(struct lc_run *run, int index)
+{
+    run->remotes[index] = run->remotes[--run->remote_count];
+}
+
+static int ask_removal(struct lc_run *run, const struct sk_remote *remote, bool *gone)
+{
+    if (lc_engine_guard(run) != 0)
+        return -1;
+    if (run->provider->ops->remove(run->provider->self, run->call, remote->id, gone, &run->err) != 0)
+        return sk_fail_context(&run->err, "cannot remove the sandbox at its provider");
+    return 0;
+}
+
+/* An object of a later epoch than the operation: either ownership is lost and we do not know yet, or the object is left
+ * from a former life of the record, made by a clock that was ahead. The next claim goes above it. */
+static int higher_epoch(struct lc_run *run, int64_t epoch)
+{
+    run->epoch_floor = epoch;
+    return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the provider has an object of a later epoch");
+}
+
+static int check_epochs(struct lc_run *run)
+{
+    for (int i = 0; i < run->remote_count; i++) {
+        if (run->remotes[i].epoch > run->record.epoch && !LC_MUTATE(SKIP_EPOCH_CHECK))
+            return higher_epoch(run, run->remotes[i].epoch);
+    }
+    return 0;
+}
+
+/* ---- removal
+ * ----------------------------------------------------------------------------------------------------------- */
+int lc_remote_remove(struct lc_run *run)
+{
+    if (run->provider == NULL)
+        return no_provider(run);
+    for (int round = 0;; round++) {
+        if (lc_engine_guard(run) != 0 || find(run) != 0 || lc_engine_guard(run) != 0 || check_epochs(run) != 0)
+            return -1;
+        if (run->remote_count == 0)
+            return 0;
+        for (int i = 0; i < run->remote_count;) {
+            bool gone = false;
+
+            /* Once it is on its way out, asking again changes nothing. */
+            if ((round == 0 || run->remotes[i].state != SK_REMOTE_STOPPING) &&
+                ask_removal(run, &run->remotes[i], &gone) != 0)
+                return -1;
+            if (gone)
+                forget_remote(run, i);
+            else
+                i++;
+        }
+        /* Success is absence that was seen, not a request that was taken. */
+        if (round > 0 && !lc_pause(run, lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, POLL_MAX_MS, round - 1)))
+            return lc_engine_guard(run) != 0
+                       ? -1
+                       : sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox is still there");
+    }
+}
+
+int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
+{
+    if (run->provider == NULL)
+        return no_provider(run);
+    if (find(run) != 0)
+        return -1;
+    for (int i = 0; i < run->remote_count; i++) {
+        bool gone;
+
+        if (run->remotes[i].epoch >= keep_epoch)
+            continue;
+        if (ask_removal(run, &run->remotes[i], &gone) != 0)
+            return -1;
+        lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
+    }
+    return 0;
+}
+
+static bool usable(const struct sk_remote *remote)
+{
+    return remote->state == SK_REMOTE_RUNNING || remote->state == SK_REMOTE_PENDING ||
+           remote->state == SK_REMOTE_PAUSED || remote->state == SK_REMOTE_UNKNOWN;
+}
+
+/* ---- a running record
+ * ---------------------------------------------------------------------------------------------------- */
+int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
+{
+    if (run->provider == NULL)
+        return no_provider(run);
+    if (find(run) != 0)
+        return -1;
+    *sight = LC_SIGHT_MISSING;
+    for (int i = 0; i < run->remote_count; i++) {
+        if (run->remotes[i].state == SK_REMOTE_RUNNING)
+            *sight = LC_SIGHT_RUNNING;
+        else if (usable(&run->remotes[i]) && *sight == LC_SIGHT_MISSING)
+            *sight = LC_SIGHT_NOT_READY;
+    }
+    return 0;
+}
+
+/* ---- readiness
+ * -------------------------------------------------------------------------------------------------------------- */
+static int wait_ready(struct lc_run *run, struct sk_remote *remote, bool guarded)
+{
+    const struct sk_provider *p = run->provider;
+    int64_t end_us = sk_mono_us(run->replica->sched) + run->replica->settings.ready_timeout_ms * 1000;
+
+    for (int round = 0;; round++) {
+        bool found = true, ready = false;
+
+        if (guarded && lc_engine_guard(run) != 0)
+            return -1;
+        if (round > 0 && p->ops->get(p->self, run->call, remote->id, remote, &found, &run->err) != 0)
+            return sk_fail_context(&run->err, "cannot look at the sandbox");
+        if (!found || remote->state == SK_REMOTE_ENDED || remote->state == SK_REMOTE_STOPPING) {
+            sk_fail(&run->err, SK_ERR_PROVIDER_ERROR, "the sandbox ended while it started");
+            return -1;
+        }
+        if (remote->state == SK_REMOTE_PAUSED && p->ops->resume(p->self, run->call, remote->id, &run->err) != 0)
+            return sk_fail_context(&run->err, "cannot resume the sandbox");
+        if (remote->state == SK_REMOTE_RUNNING) {
+            if (p->ops->probe(p->self, run->call, remote->id, &ready, &run->err) != 0)
+                return sk_fail_context(&run->err, "cannot probe the sandbox");
+            if (ready)
+                break;
+        }
+        if (sk_mono_us(run->replica->sched) >= end_us)
+            return sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox did not become ready in time");
+        if (!lc_pause(run, lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, POLL_MAX_MS, round)) && !guarded)
+            return sk_fail(&run->err, SK_ERR_CANCELLED, "the job was called back");
+    }
+    if (SK_FAULT(PROVIDER_READY, sk_op_name(run->record.operation.type)))
+        return sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
+    return 0;
+}
+
+int lc_remote_wake(struct lc_run *run)
+{
+    const struct sk_remote *best = NULL;
+    struct sk_remote remote;
+
+    for (int i = 0; i < run->remote_count; i++) {
+        if (usable(&run->remotes[i]) && (best == NULL || run->remotes[i].epoch > best->epoch))
+            best = &run->remotes[i];
+    }
+    if (best == NULL)
+        return sk_fail(&run->err, SK_ERR_PROVIDER_ERROR, "the sandbox is gone");
+    remote = *best;
+    return wait_ready(run, &remote, false);
+}
+
+/* ---- creation
+ * ------------------------------------------------------------------------------------------------------------------ */
+/* Made by this very job, under whatever owner; or by FastGPT, which labels nothing. */
+static bool adoptable(const struct lc_run *run, const struct sk_remote *remote)
+{
+    if (!usable(remote))
+        return false;
+    if (remote->job_id[0] != '\0')
+        return strcmp(remote->job_id, run->record.operation.job_id) == 0;
+    return remote->epoch == 0;
+}
+
+/* Of several the newest of this job; NULL = there is nothing to adopt. */
+static const struct sk_remote *choose(const struct lc_run *run)
+{
+    const struct sk_remote *best = NULL;
+
+    for (int i = 0; i < run->remote_count; i++) {
+        const struct sk_remote *remote = &run->remotes[i];
+
+        if (adoptable(run, remote) && (best == NULL || remote->epoch > best->epoch))
+            best = remote;
+    }
+    return best;
+}
+
+static int remove_others(struct lc_run *run, const char *keep_id)
+{
+    for (int i = 0; i < run->remote_count; i++) {
+        bool gone;
+
+        if (keep_id != NULL && strcmp(run->remotes[i].id, keep_id) == 0)
+            continue;
+        if (ask_removal(run, &run->remotes[i], &gone) != 0)
+            return -1;
+        lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
+    }
+    return 0;
+}
+
+/* Puts this claim's epoch on an object of an earlier claim. *found = false: it vanished meanwhile. */
+static int adopt(struct lc_run *run, const struct sk_remote *remote, bool *found)
+{
+    const struct sk_provider *p = run->provider;
+
+    *found = true;
+    if (remote->epoch == run->record.epoch && strcmp(remote->job_id, run->record.operation.job_id) == 0)
+        return 0;
+    if (lc_engine_guard(run) != 0)
+        return -1;
+    if (p->ops->relabel(p->self, run->call, remote->id, run->record.epoch, run->record.operation.job_id, found,
+                        &run->err) != 0)
+        return sk_fail_context(&run->err, "cannot adopt the sandbox");
+    if (*found)
+        lc_count(run->replica, LC_COUNT_ADOPTED, 1);
+    return 0;
+}
+
+/* One create per claim. An answer that got lost is looked for; not found is a failed try, because the object may still
+ * appear: the next claim has a higher epoch and removes it then. */
+static int create(struct lc_run *run, const struct sk_create_spec *spec, struct sk_remote *out)
+{
+    const struct sk_provider *p = run->provider;
+    struct sk_error first;
+
+    if (lc_engine_guard(run) != 0)
+        return -1;
+    run->create_sent = true;
+    if (p->ops->create(p->self, run->call, spec, out, &run->err) == 0) {
+        sk_copy_cut(run->created_id, sizeof(run->created_id), out->id);
+        if (SK_FAULT(PROVIDER_CREATED, sk_op_name(run->record.operation.type)))
+            return sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
+        return 0;
+    }
+    sk_fail_context(&run->err, "cannot create the sandbox");
+    if (run->err.outcome != SK_OUTCOME_UNKNOWN)
+        return -1;
+    if (LC_MUTATE(RETRY_CREATE_BLINDLY))
+        return p->ops->create(p->self, run->call, spec, out, &run->err);
+    first = run->err;
+    lc_count(run->replica, LC_COUNT_READ_BACKS, 1);
+    if (lc_engine_guard(run) != 0 || find(run) != 0)
+        return -1;
+    for (int i = 0; i < run->remote_count; i++) {
+        if (run->remotes[i].epoch == run->record.epoch && adoptable(run, &run->remotes[i])) {
+            *out = run->remotes[i];
+            sk_copy_cut(run->created_id, sizeof(run->created_id), out->id);
+            lc_count(run->replica, LC_COUNT_READ_BACK_APPLIED, 1);
+            lc_count(run->replica, LC_COUNT_ADOPTED, 1);
+            return 0;
+        }
+    }
+    run->err = first;
+    return -1;
+}
+
+int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const struct sk_limit *limit)
+{
+    const struct sk_create_spec spec = {
+        .sandbox_id = run->record.sandbox_id,
+        .epoch = run->record.epoch,
+        .job_id = run->record.operation.job_id,
+        .image = image,
+        .limit = limit,
+        .storage = &run->record.storage,
+    };
+    const struct sk_remote *best;
+    struct sk_remote kept;
+    bool found;
+
+    if (run->provider == NULL)
+        return no_provider(run);
+    if (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0)
+        return -1;
+    best = choose(run);
+    if (best != NULL) {
+        kept = *best;
+        if (adopt(run, &kept, &found) != 0)
+            return -1;
+        if (!found)
+            best = NULL;
+    }
+    if (remove_others(run, best != NULL ? kept.id : NULL) != 0)
+        return -1;
+    if (best == NULL) {
+        if (create(run, &spec, &kept) != 0)
+            return -1;
+        /* A create of an earlier claim may have come through meanwhile. */
+        if (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0 || remove_others(run, kept.id) != 0)
+            return -1;
+        for (int i = 0; i < run->remote_count; i++) {
+            if (strcmp(run->remotes[i].id, kept.id) == 0)
+                kept.state = run->remotes[i].state;
+        }
+    }
+    return wait_ready(run, &kept, true);
+}
+
+void lc_remote_clean_own(struct lc_run *run)
+{
+    const struct sk_provider *p = run->provider;
+    struct sk_remote remote;
+    struct sk_error err = {.code = SK_OK};
+    struct sk_call call;
+    bool found, gone;
+
+    if (!run->create_sent || p == NULL || lc_stopping(run->replica))
+        return;
+    /* The job's own call may have been called back. This one is short: it is a courtesy, the sweeps would find it too.
+     */
+    sk_call_init(&call, run->replica->sched);
+    call.transport = run->call->transport;
+    call.deadline_us =
+        sk_mono_us(run->replica->sched) + (lc_draining(run->replica) ? LC_DRAIN_CALL_MS : LC_COMMIT_MS) * 1000;
+    run->remote_count = SK_REMOTES_MAX;
+    if (p->ops->find(p->self, &call, run->job->sandbox_id, run->remotes, &run->remote_count, &err) == 0) {
+        for (int i = 0; i < run->remote_count; i++) {
+            if (strcmp(run->remotes[i].job_id, run->beat.job_id) != 0 || run->remotes[i].epoch != run->beat.epoch)
+                continue;
+            /* Looked at once more: the new owner may have adopted it by now. */
+            if (p->ops->get(p->self, &call, run->remotes[i].id, &remote, &found, &err) != 0 || !found ||
+                remote.epoch != run->beat.epoch)
+                continue;
+            if (p->ops->remove(p->self, &call, remote.id, &gone, &err) == 0)
+                lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
+        }
+    }
+    run->call->transport = call.transport;
+}
