@@ -123,8 +123,7 @@ const struct ctl_verb *ctl_verb_find(const char *name);
 /* The option of this verb (common ones included) with this name, or NULL. `len` bytes of `name` count. */
 const struct ctl_option *ctl_option_find(const struct ctl_verb *verb, const char *name, size_t len);
 
-/* ---- options.c
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- options.c ---- */
 /* Parses argv[first..] for ctl->verb. Returns 0, or CTL_USAGE after telling what is wrong on stderr. */
 SK_MUST_USE int ctl_parse(struct ctl *ctl, int argc, char **argv, int first);
 SK_MUST_USE bool ctl_parse_duration(const char *text, int64_t *ms);
@@ -143,8 +142,7 @@ void ctl_help_man(FILE *out); /* docs/man/skctl.1 */
 int ctl_help(struct ctl *ctl);
 int ctl_completion(struct ctl *ctl);
 
-/* ---- output.c
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- output.c ---- */
 /* The one JSON document of a --json verb; indented on a terminal. */
 void ctl_json(const json_t *value);
 /* One line of a --json stream, flushed. */
@@ -175,8 +173,7 @@ void ctl_table_free(struct ctl_table *table);             /* NULL is fine */
 /* Flushes stdout; CTL_FAILED when what was printed did not get out, else `status`. */
 int ctl_finish(int status);
 
-/* ---- link.c: the bus
- * -------------------------------------------------------------------------------------------------- */
+/* ---- link.c: the bus ---- */
 extern volatile sig_atomic_t ctl_interrupted; /* SIGINT or SIGTERM came */
 /* Connects once and returns the link of this run, or NULL after telling why (then the exit status is CTL_UNREACHABLE).
  */
@@ -196,8 +193,7 @@ SK_MUST_USE int ctl_publish_stored(struct ctl *ctl, const char *subject, const c
 natsMsg *ctl_next(natsSubscription *subscription, int64_t ms);
 json_t *ctl_message_json(natsMsg *message); /* NULL when it is not JSON */
 
-/* ---- verbs
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- verbs ---- */
 int ctl_command(struct ctl *ctl); /* ensure, stop, archive, restore, delete, converge, recover, touch */
 /* Publishes the command `op` for ctl->sandbox_id with the parsed arguments, waits for and shows its result. */
 int ctl_send(struct ctl *ctl, const char *op);

@@ -123,7 +123,7 @@ static int read_records(struct ctl *ctl, struct look *look)
     int status = 0;
 
     for (int page = 0; page < PAGES_MAX; page++) {
-        json_t *data = NULL, *request = json_pack("{s:i}", "limit", RECORD_PAGE), *item;
+        json_t *data = NULL, *request = json_pack("{s:i, s:s}", "limit", RECORD_PAGE, "sort", "-createdAt"), *item;
         struct sk_check_record *grown;
         const json_t *items;
         size_t i;
@@ -193,8 +193,7 @@ static int take_look(struct ctl *ctl, struct ctl_provider *provider, struct look
     return sk_check_run(&snapshot, report) == 0 ? 0 : out_of_memory();
 }
 
-/* ---- repair
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- repair ---- */
 struct repair {
     enum sk_check check;
     const char *op;     /* command, or NULL: remove the provider object named by the finding */
@@ -267,8 +266,7 @@ static size_t repair_all(struct ctl *ctl, struct ctl_provider *provider, const s
     return left;
 }
 
-/* ---- output
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- output ---- */
 static void print_json(const struct sk_check_report *report)
 {
     json_t *findings = json_array(), *document;

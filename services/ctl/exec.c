@@ -48,8 +48,7 @@ static int find_execd(struct ctl *ctl, struct ctl_provider *provider, struct sk_
     return 0;
 }
 
-/* ---- exec
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- exec ---- */
 /* One word is shell text; several are words, quoted so that the shell hands them on as they are. */
 static char *command_text(char *const *words, int count)
 {
@@ -155,8 +154,7 @@ int ctl_exec(struct ctl *ctl)
     return status;
 }
 
-/* ---- cp
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- cp ---- */
 /* "<sandbox id>:PATH" or ":PATH". Returns PATH, or NULL when it is a local name. `id` gets the sandbox id or "". */
 static const char *remote_side(const char *text, char id[SK_SANDBOX_ID_SIZE])
 {

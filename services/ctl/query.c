@@ -110,8 +110,7 @@ int ctl_find(struct ctl *ctl)
     return status;
 }
 
-/* ---- list
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- list ---- */
 static json_t *filter_json(const struct ctl_args *args)
 {
     json_t *filter = json_object();
@@ -213,8 +212,7 @@ int ctl_list(struct ctl *ctl)
     return status;
 }
 
-/* ---- stuck
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- stuck ---- */
 /* Why this record deserves a look, or NULL. */
 static const char *stuck_reason(const json_t *item, int64_t silent_ms)
 {
@@ -239,10 +237,13 @@ static const char *stuck_advice(const char *reason)
     return strcmp(reason, "retrying") == 0 ? "wait, or look at the error" : "is a sk-lifecycle running?";
 }
 
-int ctl_stuck(struct ctl *ctl)
+static json_t *transitional_statuses(void)
 {
-    static const char *const transitional[] = {
-#define SK_STATUS(name, wire, stable, counts, operation) (stable) ? NULL : wire,
+    json_t *statuses = json_array();
+
+#define SK_STATUS(name, wire, stable, counts, operation)                                                               \
+    if (!(stable))                                                                                                     \
+        json_array_append_new(statuses, json_string(wire));
 #define SK_OPERATION(...)
 #define SK_PHASE(...)
 #define SK_CLAIM(...)
@@ -251,43 +252,46 @@ int ctl_stuck(struct ctl *ctl)
 #undef SK_OPERATION
 #undef SK_PHASE
 #undef SK_CLAIM
-    };
+    return statuses;
+}
+
+static void stuck_row(struct ctl_table *table, const json_t *item, const char *why)
+{
+    const char *blocked = ctl_text(item, "operation.blocked"), *error = ctl_text(item, "operation.error"), *status,
+               *phase, *id;
+    char tries[24], beat[64];
+
+    if (error[0] == '\0')
+        error = ctl_text(item, "operation.error.detail");
+    snprintf(tries, sizeof(tries), "%lld", (long long)ctl_integer(item, "operation.attempt", 0));
+    snprintf(beat, sizeof(beat), "%s ago", ctl_age(ctl_text(item, "operation.heartbeatAt")));
+    id = ctl_text(item, "sandboxId");
+    status = ctl_text(item, "status");
+    phase = ctl_text(item, "operation.phase");
+    const char *const cells[] = {
+        id, status, phase, why, tries, beat, blocked[0] != '\0' ? blocked : error, stuck_advice(why)};
+    ctl_table_row(table, cells);
+}
+
+int ctl_stuck(struct ctl *ctl)
+{
     static const char *const heads[] = {"SANDBOX", "STATUS",    "PHASE",  "WHY",
                                         "TRIES",   "HEARTBEAT", "REASON", "WHAT TO DO"};
     int64_t silent_ms = ctl->args.older_than_ms >= 0 ? ctl->args.older_than_ms : STUCK_DEFAULT_MS;
     struct ctl_table *table = ctl_table_new(heads, 8);
-    json_t *stuck = json_array();
-    int status = 0;
+    json_t *items = NULL, *item, *stuck = json_array();
+    char *next = NULL;
+    size_t i;
+    int status =
+        read_pages(ctl, json_pack("{s:o}", "status", transitional_statuses()), NULL, PAGE_MAX, true, &items, &next);
 
-    for (size_t s = 0; s < sizeof(transitional) / sizeof(transitional[0]) && status == 0; s++) {
-        json_t *items = NULL, *item;
-        char *next = NULL;
-        size_t i;
-        if (transitional[s] == NULL)
+    json_array_foreach (items, i, item) {
+        const char *why = stuck_reason(item, silent_ms);
+        if (why == NULL)
             continue;
-        status = read_pages(ctl, json_pack("{s:s}", "status", transitional[s]), NULL, PAGE_MAX, true, &items, &next);
-        json_array_foreach (items, i, item) {
-            const char *why = stuck_reason(item, silent_ms);
-            char tries[24], beat[64];
-            if (why == NULL)
-                continue;
-            snprintf(tries, sizeof(tries), "%lld", (long long)ctl_integer(item, "operation.attempt", 0));
-            snprintf(beat, sizeof(beat), "%s ago", ctl_age(ctl_text(item, "operation.heartbeatAt")));
-            const char *blocked = ctl_text(item, "operation.blocked"), *error = ctl_text(item, "operation.error");
-            const char *const cells[] = {ctl_text(item, "sandboxId"),
-                                         ctl_text(item, "status"),
-                                         ctl_text(item, "operation.phase"),
-                                         why,
-                                         tries,
-                                         beat,
-                                         blocked[0] != '\0' ? blocked : error,
-                                         stuck_advice(why)};
-            ctl_table_row(table, cells);
-            json_array_append_new(stuck, json_pack("{s:s, s:s, s:O}", "sandboxId", ctl_text(item, "sandboxId"), "why",
-                                                   why, "instance", item));
-        }
-        free(next);
-        json_decref(items);
+        stuck_row(table, item, why);
+        json_array_append_new(stuck, json_pack("{s:s, s:s, s:O}", "sandboxId", ctl_text(item, "sandboxId"), "why", why,
+                                               "instance", item));
     }
     if (status == 0 && ctl->args.json) {
         json_t *document = json_pack("{s:O}", "items", stuck);
@@ -300,12 +304,13 @@ int ctl_stuck(struct ctl *ctl)
         table = NULL;
     }
     ctl_table_free(table);
+    free(next);
+    json_decref(items);
     json_decref(stuck);
     return status;
 }
 
-/* ---- stats
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- stats ---- */
 static void print_numbers(const char *prefix, json_t *object)
 {
     const char *name;

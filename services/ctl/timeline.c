@@ -24,7 +24,8 @@ static void print_entry(const json_t *entry)
     int64_t start, end;
 
     printf("%s  %-16s epoch %lld  %s", ctl_clean(ctl_text(entry, "startedAt")), ctl_clean(ctl_text(entry, "type")),
-           (long long)ctl_integer(entry, "epoch", 0), result[0] != '\0' ? ctl_clean(result) : "in progress");
+           (long long)ctl_integer(entry, "epoch", 0),
+           strcmp(result, "running") != 0 ? ctl_clean(result) : "in progress");
     if (sk_time_parse(ctl_text(entry, "startedAt"), &start) && sk_time_parse(ended, &end))
         printf(" in %s", ctl_duration(end - start));
     if (ctl_integer(entry, "attempt", 0) > 0)

@@ -25,6 +25,7 @@ static const char *const statuses[] = {
 #undef SK_CLAIM
     NULL};
 static const char *const source_types[] = {"app", "skillEdit", "workflowBuilder", NULL};
+static const char *const sorts[] = {"-lastActiveAt", "lastActiveAt", "-createdAt", "sandboxId", NULL};
 static const char *const actions[] = {"retry", "abandon", NULL};
 
 OPTION(o_json, "json", NULL, CTL_OPTION_FLAG, json,
@@ -66,7 +67,8 @@ OPTION(o_source_id, "source", "ID", CTL_OPTION_TEXT, source_id, "only sandboxes 
 OPTION(o_blocked, "blocked", NULL, CTL_OPTION_FLAG, blocked, "only those that wait for an operator");
 OPTION(o_older, "older-than", "TIME", CTL_OPTION_DURATION, older_than_ms,
        "only those not active for so long (stuck: without progress)");
-OPTION(o_sort, "sort", "FIELD", CTL_OPTION_TEXT, sort, "order, as the service offers it");
+CHOICE(o_sort, "sort", "FIELD", CTL_OPTION_TEXT, sort, sorts,
+       "lastActiveAt, createdAt (newest first with a dash) or sandboxId");
 OPTION(o_list_user, "user", "ID", CTL_OPTION_TEXT, user, "only sandboxes of this user");
 OPTION(o_list_team, "team", "ID", CTL_OPTION_TEXT, team, "only sandboxes of this team");
 OPTION(o_list_provider, "provider", "NAME", CTL_OPTION_TEXT, provider, "only sandboxes of this provider");
