@@ -62,10 +62,10 @@ static int read_remotes(struct ctl *ctl, struct ctl_provider *provider, struct l
     return 0;
 }
 
-/* One entry of the volume manager's list: {claimName | name, createdAt?}. */
+/* One entry of sk-localbox's list: {claimName, createdAt}. */
 static bool read_volume(const json_t *item, struct sk_check_volume *out)
 {
-    const char *name = ctl_text(item, "claimName")[0] != '\0' ? ctl_text(item, "claimName") : ctl_text(item, "name");
+    const char *name = ctl_text(item, "claimName");
 
     memset(out, 0, sizeof(*out));
     if (!sk_time_parse(ctl_text(item, "createdAt"), &out->created_at))
@@ -73,8 +73,9 @@ static bool read_volume(const json_t *item, struct sk_check_volume *out)
     return name[0] != '\0' && sk_copy(out->claim_name, sizeof(out->claim_name), name);
 }
 
-/* Not every volume manager can list: then volumes are not judged. */
-static int read_volumes(struct ctl *ctl, struct ctl_provider *provider, struct look *look)
+/* One page of volumes after *after. Returns 0 with *more, -1 when the manager cannot list, else an exit status. */
+static int read_volume_page(struct ctl *ctl, struct ctl_provider *provider, struct look *look,
+                            char after[SK_CLAIM_NAME_SIZE], bool *more)
 {
     char authorization[1024];
     struct sk_http_header header = {"Authorization", authorization};
@@ -82,39 +83,63 @@ static int read_volumes(struct ctl *ctl, struct ctl_provider *provider, struct l
         .method = "GET", .headers = &header, .header_count = 1, .body_max = CTL_ANSWER_MAX};
     struct sk_http_response response;
     struct sk_http_client *client = sk_http_call_client(&provider->call, NULL);
-    struct sk_url_builder url;
+    struct sk_url_builder builder;
     struct sk_error err = {0};
     json_t *document = NULL;
     const json_t *items;
-    int status = 0;
+    char *url;
+    int status = -1;
 
-    if (provider->volumes_url[0] == '\0')
-        return 0;
-    if (client == NULL)
+    sk_url_begin(&builder, provider->volumes_url);
+    sk_url_segment(&builder, "v1");
+    sk_url_segment(&builder, "volumes");
+    if (after[0] != '\0')
+        sk_url_query(&builder, "after", after);
+    url = sk_url_take(&builder);
+    if (client == NULL || url == NULL) {
+        free(url);
         return out_of_memory();
-    sk_url_begin(&url, provider->volumes_url);
-    sk_url_segment(&url, "v1");
-    sk_url_segment(&url, "volumes");
-    request.url = sk_url_take(&url);
+    }
+    request.url = url;
     snprintf(authorization, sizeof(authorization), "Bearer %s", provider->volumes_token);
     if (sk_http_request(client, &provider->call, &request, &response, &err) != 0) {
         status = ctl_provider_error(ctl, &err);
     } else if (response.status == 200) {
         document = json_loadb(response.body, response.body_len, 0, NULL);
-        items = json_is_array(document) ? document : json_object_get(document, "items");
-        look->volumes = calloc(json_array_size(items) + 1, sizeof(*look->volumes));
-        look->volumes_known = json_is_array(items) && look->volumes != NULL;
-        for (size_t i = 0; look->volumes_known && i < json_array_size(items); i++) {
-            if (read_volume(json_array_get(items, i), &look->volumes[look->volume_count]))
-                look->volume_count++;
+        items = json_object_get(document, "items");
+        if (json_is_array(items)) {
+            struct sk_check_volume *grown =
+                realloc(look->volumes, (look->volume_count + json_array_size(items) + 1) * sizeof(*grown));
+            status = grown != NULL ? 0 : out_of_memory();
+            look->volumes = grown != NULL ? grown : look->volumes;
+            for (size_t i = 0; status == 0 && i < json_array_size(items); i++)
+                look->volume_count += read_volume(json_array_get(items, i), &look->volumes[look->volume_count]) ? 1 : 0;
+            *more = sk_copy(after, SK_CLAIM_NAME_SIZE, ctl_text(document, "next")) && after[0] != '\0';
         }
         json_decref(document);
     }
-    if (status == 0 && !look->volumes_known)
-        ctl_note(ctl, "the volume manager does not list volumes: they are not judged");
     sk_http_response_fini(&response);
-    free((char *)(uintptr_t)request.url);
+    free(url);
     return status;
+}
+
+/* Only sk-localbox's volume manager can list: elsewhere volumes are not judged. */
+static int read_volumes(struct ctl *ctl, struct ctl_provider *provider, struct look *look)
+{
+    char after[SK_CLAIM_NAME_SIZE] = "";
+    bool more = true;
+    int status = 0;
+
+    if (provider->volumes_url[0] == '\0')
+        return 0;
+    for (int page = 0; more && status == 0 && page < PAGES_MAX; page++) {
+        more = false;
+        status = read_volume_page(ctl, provider, look, after, &more);
+    }
+    if (status < 0)
+        ctl_note(ctl, "the volume manager does not list volumes: they are not judged");
+    look->volumes_known = status == 0;
+    return status > 0 ? status : 0;
 }
 
 static int read_records(struct ctl *ctl, struct look *look)

@@ -595,7 +595,7 @@ void lb_http_request(void *arg, struct sk_stream *x)
         lb_reply_json(x, 200, json_pack("{s:s}", "version", "1.1.1"));
         return;
     }
-    if (strncmp(short_path, "/volumes/", 9) == 0) {
+    if (strcmp(short_path, "/volumes") == 0 || strncmp(short_path, "/volumes/", 9) == 0) {
         lb_volume_request(x, short_path);
         return;
     }

@@ -194,6 +194,7 @@ bool lb_metadata_valid(json_t *metadata, bool patch, const char **why);
 void lb_proxy(struct sk_stream *x, const char *id, int port, const char *rest);
 bool lb_key_equal(const char *given, const char *wanted); /* constant time */
 void lb_volume_request(struct sk_stream *x, const char *path);
+void lb_volume_list(struct sk_stream *x); /* volume_list.c */
 bool lb_claim_valid(const char *claim);
 /* Blocking: makes the folder of a claim; *created tells whether it was new. 0 or errno. */
 int lb_volume_make(const char *claim, bool *created);

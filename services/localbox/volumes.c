@@ -221,9 +221,13 @@ static bool authorized(struct sk_stream *x)
 
 void lb_volume_request(struct sk_stream *x, const char *path)
 {
-    const char *method = sk_stream_method(x), *rest = path + 9;
+    const char *method = sk_stream_method(x), *rest = path[8] == '/' ? path + 9 : "";
     if (!authorized(x))
         return;
+    if (rest[0] == '\0' && strcmp(method, "GET") == 0) {
+        lb_volume_list(x);
+        return;
+    }
     if (strcmp(rest, "ensure") == 0 && strcmp(method, "POST") == 0) {
         sk_stream_collect(x, 65536, LB_JSON_MS, ensure_body, NULL, NULL);
         return;
