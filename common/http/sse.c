@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define KIND_BYTES    16           /* of a line: enough to see of what kind it is */
 #define KEEP_CAPACITY (256 * 1024) /* a larger buffer is given back after its event */
 
 void sk_sse_init(struct sk_sse *sse, size_t event_max, enum sk_sse_oversize oversize, sk_sse_handler handler, void *arg)
@@ -232,8 +233,8 @@ static int append(struct sk_sse *sse, const char *run, size_t len, struct sk_err
 
     if (sse->line_skip || len == 0)
         return 0;
-    if (room < 16 && line_len < 16)
-        room = 16 - line_len;
+    if (line_len < KIND_BYTES && room < KIND_BYTES - line_len)
+        room = KIND_BYTES - line_len;
     if (!reserve(sse, len < room ? len : room)) {
         sk_fail(&sse->error, SK_ERR_INTERNAL, "event stream: out of memory");
         return fail(sse, err);

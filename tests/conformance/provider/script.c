@@ -49,6 +49,9 @@ void script_start(struct script *script)
 void script_stop(struct script *script)
 {
     peer_stop(script->peer);
+    for (size_t i = 0; i < script->owned_count; i++)
+        free(script->owned[i]);
+    free(script->owned);
     pthread_mutex_destroy(&script->lock);
 }
 
@@ -60,9 +63,25 @@ void script_clear(struct script *script)
     pthread_mutex_unlock(&script->lock);
 }
 
+static const char *keep(struct script *script, const char *text)
+{
+    char *copy;
+
+    if (text == NULL)
+        return NULL;
+    copy = strdup(text);
+    script->owned = realloc(script->owned, (script->owned_count + 1) * sizeof(*script->owned));
+    if (copy == NULL || script->owned == NULL)
+        abort();
+    script->owned[script->owned_count++] = copy;
+    return copy;
+}
+
 void script_add(struct script *script, struct script_rule rule)
 {
     pthread_mutex_lock(&script->lock);
+    rule.body = keep(script, rule.body);
+    rule.raw = keep(script, rule.raw);
     if (script->count == SCRIPT_RULES_MAX) {
         fprintf(stderr, "too many rules\n");
         abort();

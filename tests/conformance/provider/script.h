@@ -29,12 +29,15 @@ struct script {
     int count;
     void *arg;
     pthread_mutex_t lock;
+    char **owned; /* copies of bodies, kept to the end: a connection may still be writing one */
+    size_t owned_count;
 };
 
 void script_start(struct script *script);
 void script_stop(struct script *script);
 /* Forgets the rules so far. */
 void script_clear(struct script *script);
+/* body and raw are copied. */
 void script_add(struct script *script, struct script_rule rule);
 /* {method, prefix} -> JSON */
 void script_json(struct script *script, const char *method, const char *prefix, int status, const char *body);
