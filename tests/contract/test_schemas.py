@@ -197,7 +197,7 @@ def test_states_are_those_of_the_code():
     assert sorted(DEFS["transitionalStatus"]["enum"]) == sorted(states.transitional.values())
     assert sorted(DEFS["operationType"]["enum"]) == sorted(states.operations)
     assert set(DEFS["phase"]["enum"]) == {phase for phases in states.phases.values() for phase in phases}
-    stats = CATALOG.schemas["rpc/stats.reply.json"]["oneOf"][0]["properties"]["data"]["properties"]["byStatus"]["properties"]
+    stats = CATALOG.schemas["rpc/stats.reply.json"]["oneOf"][0]["properties"]["data"]["properties"]["statuses"]["properties"]
     assert sorted(stats) == sorted(states.statuses)
 
 
