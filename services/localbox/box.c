@@ -216,6 +216,13 @@ static void trash_after(uv_work_t *work, int status)
     free(work);
 }
 
+void lb_trash_start(void)
+{
+    uv_work_t *work = calloc(1, sizeof(*work));
+    if (work != NULL)
+        uv_queue_work(lb.loop, work, trash_work, trash_after);
+}
+
 static void destroy_after(uv_work_t *work, int status)
 {
     struct ending *e = work->data;
@@ -238,9 +245,7 @@ static void destroy_after(uv_work_t *work, int status)
     } else {
         lb_count(LB_COUNT_DELETED);
         lb_box_remove(box);
-        uv_work_t *trash = calloc(1, sizeof(*trash));
-        if (trash != NULL)
-            uv_queue_work(lb.loop, trash, trash_work, trash_after);
+        lb_trash_start();
     }
     free(e);
 }

@@ -10,7 +10,9 @@
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,7 +149,8 @@ static int remove_children(int fd, int trash, int depth)
             child = openat(dirfd(d), name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         }
         if (child < 0) {
-            error = errno;
+            if (errno != ENOENT)
+                error = errno;
             continue;
         }
         int rc = remove_children(child, trash, depth + 1);
@@ -160,31 +163,33 @@ static int remove_children(int fd, int trash, int depth)
     return error;
 }
 
-void lb_empty_trash(void)
+static void empty_trash_once(void)
 {
     for (int pass = 0; pass < 10000; pass++) {
         int fd = lb_open_beneath(lb.data_fd, "trash", O_RDONLY | O_DIRECTORY, 0);
-        if (fd < 0)
+        int trash = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1;
+        if (trash < 0) {
+            if (fd >= 0)
+                close(fd);
             return;
-        int again = dup(fd);
-        DIR *d = fdopendir(fd);
-        bool any = false;
-        struct dirent *entry;
-        while (d != NULL && !any && (entry = readdir(d)) != NULL)
-            any = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
-        int error = ENOENT;
-        if (any && again >= 0) {
-            int trash = dup(again);
-            lseek(again, 0, SEEK_SET);
-            error = remove_children(again, trash, 0);
-            close(trash);
-        } else if (again >= 0) {
-            close(again);
         }
-        if (d != NULL)
-            closedir(d);
-        if (!any || error != 0)
+        int error = remove_children(fd, trash, 0); /* what lay too deep comes back as a new entry: once more */
+        close(trash);
+        struct stat st;
+        if (error != 0 || fstatat(lb.data_fd, "trash", &st, AT_SYMLINK_NOFOLLOW) != 0 || st.st_nlink <= 2)
             return;
+    }
+}
+
+void lb_empty_trash(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static atomic_bool again;
+    atomic_store(&again, true);
+    while (atomic_load(&again) && pthread_mutex_trylock(&lock) == 0) { /* whoever empties now also takes what we left */
+        while (atomic_exchange(&again, false))
+            empty_trash_once();
+        pthread_mutex_unlock(&lock);
     }
 }
 
@@ -318,4 +323,32 @@ int lb_process_kill(pid_t pid, unsigned long long start_time, int wait_ms)
     }
     close(fd);
     return error;
+}
+
+void lb_kill_marked(const char *id)
+{
+    DIR *d = opendir("/proc");
+    struct dirent *entry;
+    char *text = malloc(65536);
+    while (d != NULL && text != NULL && (entry = readdir(d)) != NULL) {
+        char path[300];
+        pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
+        if (pid <= 1)
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/cmdline", (int)pid);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = fd >= 0 ? read(fd, text, 65536) : -1;
+        if (fd >= 0)
+            close(fd);
+        /* Only our own command lines have this shape: the program first, the mark right behind it. */
+        size_t program = strlen(lb.config.bwrap) + 1, mark = sizeof("--setenv") + sizeof("SANDKEEP_SANDBOX"),
+               size = strlen(id) + 1;
+        if (n >= (ssize_t)(program + mark + size) && memcmp(text, lb.config.bwrap, program) == 0 &&
+            memcmp(text + program, "--setenv\0SANDKEEP_SANDBOX", mark) == 0 &&
+            memcmp(text + program + mark, id, size) == 0)
+            kill(pid, SIGKILL);
+    }
+    free(text);
+    if (d != NULL)
+        closedir(d);
 }

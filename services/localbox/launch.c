@@ -274,10 +274,28 @@ static int build(struct plan *p)
 {
     struct lb_launch *l = p->launch;
     char root[LB_PATH_SIZE + 256];
-    plain(p,
-          (const char *const[]){lb.config.bwrap, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts",
-                                "--unshare-cgroup-try", "--disable-userns", "--new-session", "--as-pid-1", "--clearenv",
-                                "--cap-drop", "ALL", "--hostname", "sandbox", "--uid", "1000", "--gid", "1000", NULL});
+    plain(p, (const char *const[]){lb.config.bwrap,
+                                   "--setenv",
+                                   "SANDKEEP_SANDBOX",
+                                   p->box->id, /* the mark of lb_kill_marked; cleared below */
+                                   "--unshare-user",
+                                   "--unshare-ipc",
+                                   "--unshare-pid",
+                                   "--unshare-uts",
+                                   "--unshare-cgroup-try",
+                                   "--disable-userns",
+                                   "--new-session",
+                                   "--as-pid-1",
+                                   "--clearenv",
+                                   "--cap-drop",
+                                   "ALL",
+                                   "--hostname",
+                                   "sandbox",
+                                   "--uid",
+                                   "1000",
+                                   "--gid",
+                                   "1000",
+                                   NULL});
     if (!lb.net_host)
         lb_arg(&p->args, "--unshare-net");
     snprintf(root, sizeof(root), "%s/etc", lb.data_path);
@@ -551,6 +569,7 @@ void lb_launch_run(struct lb_launch *l)
         close_fd(fds[i]);
     if (!fine) {
         int ignored = lb_process_kill(l->box->pid, l->box->start_time, LB_KILL_MS);
+        lb_kill_marked(l->box->id);
         lb_cgroup_remove(l->box->id);
         for (int i = 0; i < l->box->volume_count; i++) {
             if (l->box->volumes[i].created) /* made for this sandbox alone, and it never ran */

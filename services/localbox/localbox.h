@@ -114,6 +114,7 @@ void lb_box_arm_ttl(struct lb_box *box); /* our timer and init's */
 void lb_box_destroy(struct lb_box *box);
 /* init is gone although nobody asked: finds out why and keeps the box as Terminated or Failed. */
 void lb_box_ended(struct lb_box *box);
+void lb_trash_start(void); /* empties the trash on a pool thread */
 bool lb_box_uses_claim(const char *claim, const struct lb_box *except);
 uid_t lb_uid_free(void); /* an unused host user, 0 = none left */
 
@@ -217,6 +218,7 @@ int64_t lb_tree_bytes(int dir, const char *path);
 char *lb_read_file(int dir, const char *path, size_t max, size_t *len); /* malloc'ed, NUL-terminated; NULL */
 bool lb_process_matches(pid_t pid, unsigned long long start_time);
 bool lb_process_start(pid_t pid, unsigned long long *start_time);
+void lb_kill_marked(const char *id); /* bwrap processes that were started for this sandbox */
 int lb_process_kill(pid_t pid, unsigned long long start_time, int wait_ms); /* 0 = gone */
 void lb_hex(char *out, size_t bytes);                                       /* 2 * bytes + 1 characters */
 

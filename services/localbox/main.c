@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -114,6 +113,15 @@ static int make_folder(const char *path)
     }
 }
 
+/* A POSIX lock, because forked children do not inherit it: one that has not come to exec yet when the daemon is killed
+ * must not keep the next daemon out. The file is opened nowhere else (closing any descriptor would drop the lock). */
+static int lock_data(void)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int fd = openat(lb.data_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return fd < 0 ? -1 : fcntl(fd, F_SETLK, &lock);
+}
+
 static int prepare_data(struct sk_error *err)
 {
     static const char *const folders[] = {"sandboxes", "volumes", "limits", "trash"};
@@ -124,7 +132,7 @@ static int prepare_data(struct sk_error *err)
     lb.data_fd = open(lb.data_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lb.data_fd < 0)
         return sk_fail(err, SK_ERR_INTERNAL, "cannot open %s: %s", lb.data_path, strerror(errno));
-    if (!end_only && flock(lb.data_fd, LOCK_EX | LOCK_NB) != 0)
+    if (!end_only && lock_data() != 0)
         return sk_fail(err, SK_ERR_INTERNAL, "%s is in use by another sk-localbox", lb.data_path);
     for (size_t i = 0; i < sizeof(folders) / sizeof(folders[0]); i++) {
         error = lb_mkdir_beneath(lb.data_fd, folders[i], 0700);
@@ -315,6 +323,7 @@ static void serve(void)
     }
     lb.ready = true;
     lb_scan_start();
+    lb_trash_start();
     sk_dependency_up(sandboxes_ready);
     sk_health_set_started(health);
     write_port_file();
@@ -373,7 +382,6 @@ int main(int argc, char **argv)
     uv_signal_init(lb.loop, &sigchld);
     uv_signal_start(&sigchld, on_sigchld, SIGCHLD);
     uv_timer_init(lb.loop, &drain_timer);
-    lb_empty_trash();
     lb_adopt_all(serve);
     sk_loop_run(loop);
     sk_loop_free(loop);

@@ -215,28 +215,44 @@ struct lb_box *lb_record_load(const char *id)
 static int pending;
 static void (*adopted_all)(void);
 
-/* A half-made sandbox: whoever holds its control socket (bwrap that has not come to init yet, or init) gets the order
- * to end as soon as it reads; the connection's end tells that the last holder is gone. */
-static void end_half_made(const char *id)
+/* One try: true when nobody holds the control socket any more. */
+static bool holders_gone(const char *id)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    snprintf(address.sun_path, sizeof(address.sun_path), "/proc/self/fd/%d/sandboxes/%s/control.sock", lb.data_fd, id);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
+    char path[160];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d/sandboxes/%s/control.sock", lb.data_fd, id);
+    if (strlen(path) >= sizeof(address.sun_path))
+        return true;
+    memcpy(address.sun_path, path, strlen(path));
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool gone = fd < 0 || (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0 && errno != EAGAIN);
+    if (!gone) {
         static const char order[] = "{\"op\":\"shutdown\"}\n";
         char answer[64];
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (send(fd, order, sizeof(order) - 1, MSG_NOSIGNAL) > 0) {
-            while (poll(&p, 1, 5000) > 0 && read(fd, answer, sizeof(answer)) > 0)
+        if (send(fd, order, sizeof(order) - 1, MSG_NOSIGNAL) > 0 && poll(&p, 1, 50) > 0)
+            while (poll(&p, 1, 500) > 0 && read(fd, answer, sizeof(answer)) > 0)
                 continue;
-        }
     }
     if (fd >= 0)
         close(fd);
-    lb_cgroup_remove(id);
+    return gone;
+}
+
+/* A half-made sandbox. Its control socket was open before anything was started, so whoever still belongs to it holds
+ * that socket: a child before exec (moves on by itself), bwrap (whose inner half waits for ever once its outer half is
+ * gone: killed by its mark), or init (ends when it reads the order). */
+static void end_half_made(const char *id)
+{
+    bool gone = false;
+    for (int tries = 0; tries < 100 && !gone; tries++) {
+        lb_kill_marked(id);
+        lb_cgroup_remove(id);
+        gone = holders_gone(id);
+    }
     char folder[96];
     snprintf(folder, sizeof(folder), "sandboxes/%s", id);
-    int error = lb_remove_tree(folder);
+    int error = gone ? lb_remove_tree(folder) : EBUSY;
     SK_LOG_WARN("half-made sandbox removed", SK_F("providerId", id),
                 SK_F("reason", error != 0 ? strerror(error) : NULL));
 }

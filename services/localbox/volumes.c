@@ -104,20 +104,6 @@ static void job_work(uv_work_t *work)
         snprintf(text, sizeof(text), "%lld", (long long)j->limit);
         j->error = lb_write_atomic(lb.data_fd, "limits", j->claim, text, strlen(text), 0600);
     }
-    if (j->remove)
-        lb_empty_trash();
-}
-
-static void trash_work(uv_work_t *work)
-{
-    (void)work;
-    lb_empty_trash();
-}
-
-static void trash_after(uv_work_t *work, int status)
-{
-    (void)status;
-    free(work);
 }
 
 static void job_after(uv_work_t *work, int status)
@@ -136,11 +122,8 @@ static void job_after(uv_work_t *work, int status)
             lb_reply_json(x, j->created ? 201 : 200,
                           json_pack("{s:s,s:b}", "claimName", j->claim, "created", (int)j->created));
     }
-    if (j->remove && j->error == 0) {
-        uv_work_t *trash = calloc(1, sizeof(*trash));
-        if (trash != NULL)
-            uv_queue_work(lb.loop, trash, trash_work, trash_after);
-    }
+    if (j->remove && j->error == 0)
+        lb_trash_start();
     free(j);
 }
 
