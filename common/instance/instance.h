@@ -38,7 +38,8 @@ struct sk_image {
 
 struct sk_storage {
     bool present;
-    char volume_name[64]; /* "workspace" */
+    int volume_index;     /* where the volume stands in the document's array (others in it are left alone) */
+    char volume_name[64]; /* "workspace"; "" = no volume */
     char claim_name[SK_CLAIM_NAME_SIZE]; /* "" = absent */
     char volume_mount_path[SK_PATH_SIZE];
     char sub_path[SK_PATH_SIZE];

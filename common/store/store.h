@@ -20,8 +20,8 @@ struct sk_cas_guard {
 };
 
 enum sk_cas_result {
-    SK_CAS_ERROR = -1,  /* err is set; with outcome UNKNOWN read back */
-    SK_CAS_LOST = 0,    /* the record is not what `before` says (or is gone) */
+    SK_CAS_ERROR = -1, /* err is set; with outcome UNKNOWN read back */
+    SK_CAS_LOST = 0,   /* the record is not what `before` says (or is gone) */
     SK_CAS_APPLIED = 1,
 };
 
@@ -41,7 +41,7 @@ struct sk_command_record {
 void sk_command_record_fini(struct sk_command_record *record);
 
 #define SK_TIMELINE_PHASES_MAX 8
-#define SK_TIMELINE_KEEP 50 /* operations kept per sandbox */
+#define SK_TIMELINE_KEEP       50 /* operations kept per sandbox */
 
 /* One operation of the timeline: sandkeep_operations, _id = operation id. Built from events by the relay. */
 struct sk_timeline_entry {
@@ -76,7 +76,12 @@ struct sk_list_filter {
     int blocked;        /* 0 any, 1 only blocked, 2 only not blocked */
     int64_t older_than; /* lastActiveAt < this; 0 = any */
 };
-enum sk_list_sort { SK_LIST_BY_LAST_ACTIVE_DESC = 0, SK_LIST_BY_LAST_ACTIVE_ASC, SK_LIST_BY_CREATED_DESC, SK_LIST_BY_SANDBOX_ID };
+enum sk_list_sort {
+    SK_LIST_BY_LAST_ACTIVE_DESC = 0,
+    SK_LIST_BY_LAST_ACTIVE_ASC,
+    SK_LIST_BY_CREATED_DESC,
+    SK_LIST_BY_SANDBOX_ID
+};
 
 enum sk_scan_kind {
     SK_SCAN_TRANSITIONAL, /* every record with an operation, oldest heartbeat first */
@@ -86,13 +91,14 @@ enum sk_scan_kind {
 };
 /* Called for each record found; return false to stop. The pointer is valid during the call only. `events` are the
  * pending outbox events (SK_SCAN_OUTBOX), in order of sequence. */
-typedef bool (*sk_scan_fn)(void *arg, const struct sk_instance *instance, const struct sk_event *events, int event_count);
+typedef bool (*sk_scan_fn)(void *arg, const struct sk_instance *instance, const struct sk_event *events,
+                           int event_count);
 
 #define SK_QUOTA_GLOBAL "global" /* scope names: "global", "team:<teamId>" */
 
 struct sk_source_state {
-    bool known;  /* the collection exists and holds the source (or the check is off) */
-    bool active; /* deleteTime is null */
+    bool known;                    /* the collection exists and holds the source (or the check is off) */
+    bool active;                   /* deleteTime is null */
     char team_id[SK_TEAM_ID_SIZE]; /* from the source document when it has one */
 };
 
@@ -109,65 +115,92 @@ struct sk_store {
 
 struct sk_store_ops {
     /* Reads one record. *found tells; a malformed document is found with out->malformed set. */
-    int (*get)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_instance *out, bool *found, struct sk_error *err);
-    int (*find)(void *self, struct sk_call *call, const struct sk_identity *identity, struct sk_instance *out, bool *found, struct sk_error *err);
+    int (*get)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_instance *out, bool *found,
+               struct sk_error *err);
+    int (*find)(void *self, struct sk_call *call, const struct sk_identity *identity, struct sk_instance *out,
+                bool *found, struct sk_error *err);
     /* Inserts a new record with its first events. *created = false when the identity or the sandbox id is taken. The
-     * _id is chosen by the caller in after->oid (24 hex), so that an ambiguous insert can be read back. */
-    int (*insert)(void *self, struct sk_call *call, const struct sk_instance *after, const struct sk_event *events, int event_count, bool *created, struct sk_error *err);
+     * _id is chosen by the caller in after->oid (24 hex), so that an ambiguous insert can be read back. Refuses
+     * (internal) a record whose sandbox id is not that of its identity, and events that do not count 1, 2, … up to its
+     * sequence. */
+    int (*insert)(void *self, struct sk_call *call, const struct sk_instance *after, const struct sk_event *events,
+                  int event_count, bool *created, struct sk_error *err);
     /* The compare-and-set: writes the difference of `after` to `before` and appends the events to the outbox, in one
-     * update. Refuses (internal, nothing written) what sk_instance_change_invariant refuses. */
-    enum sk_cas_result (*cas)(void *self, struct sk_call *call, const struct sk_instance *before, const struct sk_instance *after,
-                              const struct sk_event *events, int event_count, const struct sk_cas_guard *guard, struct sk_error *err);
+     * update. Refuses (internal, nothing written) what sk_instance_change_invariant refuses, and events whose sequences
+     * are not before's +1, +2, … up to after's. */
+    enum sk_cas_result (*cas)(void *self, struct sk_call *call, const struct sk_instance *before,
+                              const struct sk_instance *after, const struct sk_event *events, int event_count,
+                              const struct sk_cas_guard *guard, struct sk_error *err);
     /* Removes a record in status deleting whose operation.id and epoch equal before's and whose outbox is empty. */
-    enum sk_cas_result (*remove)(void *self, struct sk_call *call, const struct sk_instance *before, struct sk_error *err);
+    enum sk_cas_result (*remove)(void *self, struct sk_call *call, const struct sk_instance *before,
+                                 struct sk_error *err);
     /* One updateMany: operation.heartbeatAt = now_ms for those of the operations that `owner` still owns. */
-    int (*heartbeat)(void *self, const char *owner, const struct sk_heartbeat *items, int count, int64_t now_ms, struct sk_error *err);
+    int (*heartbeat)(void *self, const char *owner, const struct sk_heartbeat *items, int count, int64_t now_ms,
+                     struct sk_error *err);
     /* before_ms: see the kind; limit bounds the number of records handed out. */
-    int (*scan)(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit, sk_scan_fn fn, void *arg, struct sk_error *err);
+    int (*scan)(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit, sk_scan_fn fn,
+                void *arg, struct sk_error *err);
     /* Reads several records at once (parked commands): calls fn for those that exist. count <= 1024. */
-    int (*get_many)(void *self, struct sk_call *call, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZE], int count, sk_scan_fn fn, void *arg, struct sk_error *err);
+    int (*get_many)(void *self, struct sk_call *call, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZE], int count,
+                    sk_scan_fn fn, void *arg, struct sk_error *err);
     /* One updateMany that pulls events by id from the named records. */
-    int (*outbox_pull)(void *self, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZE], int sandbox_count, const char (*event_ids)[SK_ULID_SIZE], int event_count, struct sk_error *err);
+    int (*outbox_pull)(void *self, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZE], int sandbox_count,
+                       const char (*event_ids)[SK_ULID_SIZE], int event_count, struct sk_error *err);
     /* Applies events to the timeline (idempotent per event: setting fields by operation id), in one bulk write, and
      * trims sandboxes to SK_TIMELINE_KEEP. */
     int (*timeline_apply)(void *self, const struct sk_event *events, int count, struct sk_error *err);
     /* Newest first; *count on entry is the capacity (<= SK_TIMELINE_KEEP). */
-    int (*timeline_list)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out, int *count, struct sk_error *err);
+    int (*timeline_list)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
+                         int *count, struct sk_error *err);
 
-    int (*command_find)(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id, struct sk_command_record *out, bool *found, struct sk_error *err);
+    int (*command_find)(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
+                        struct sk_command_record *out, bool *found, struct sk_error *err);
     /* Stores results in one insertMany (unordered); an id that is there already is left as it is. */
     int (*command_put)(void *self, const struct sk_command_record *records, int count, struct sk_error *err);
 
     /* Takes one slot of `scope` for the sandbox; idempotent. *granted = false when all `limit` slots are held. */
-    int (*quota_reserve)(void *self, struct sk_call *call, const char *scope, int64_t limit, const char *sandbox_id, bool *granted, struct sk_error *err);
+    int (*quota_reserve)(void *self, struct sk_call *call, const char *scope, int64_t limit, const char *sandbox_id,
+                         bool *granted, struct sk_error *err);
     int (*quota_release)(void *self, const char *scope, const char *sandbox_id, struct sk_error *err); /* idempotent */
-    /* Releases slots of `scope` (NULL = all) that are older than grace_ms and whose sandbox has no record in a status
-     * that counts; takes slots for records that count but hold none. Returns how many were changed in *changed. */
-    int (*quota_recount)(void *self, struct sk_call *call, const char *scope, int64_t grace_ms, int64_t *changed, struct sk_error *err);
+    /* Releases slots of `scope` (NULL = all scopes that were ever reserved in) that are older than grace_ms and whose
+     * sandbox has no record in a status that counts; takes slots for records that count but hold none, beyond any
+     * limit. Returns how many were changed in *changed. */
+    int (*quota_recount)(void *self, struct sk_call *call, const char *scope, int64_t grace_ms, int64_t *changed,
+                         struct sk_error *err);
 
-    int (*source_state)(void *self, struct sk_call *call, const struct sk_identity *identity, struct sk_source_state *out, struct sk_error *err);
+    int (*source_state)(void *self, struct sk_call *call, const struct sk_identity *identity,
+                        struct sk_source_state *out, struct sk_error *err);
 
-    /* Keyset pagination: `cursor` is opaque text from a former page or NULL; *next is malloc'd or NULL at the end.
-     * invalid_request for a cursor that is not ours. */
-    int (*list)(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort, const char *cursor, int limit,
-                sk_scan_fn fn, void *arg, char **next, struct sk_error *err);
+    /* Keyset pagination: `cursor` is opaque text from a former page or NULL; *next is malloc'd or NULL at the end. Only
+     * *next says whether there is more: a page that would take too long ends early and may hold fewer records than
+     * `limit` (1 … 500), even none. invalid_request for a cursor that is not ours or belongs to another filter or sort.
+     */
+    int (*list)(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort,
+                const char *cursor, int limit, sk_scan_fn fn, void *arg, char **next, struct sk_error *err);
+    /* May be old by up to 20 times what counting costs (milliseconds for few records). `malformed` counts unknown
+     * statuses and transitional records of the wrong shape; `pending_outbox` records, not events. */
     int (*stats)(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err);
     /* Creates indexes; idempotent (FastGPT's own of reference §1.4 and ours). */
     int (*setup)(void *self, struct sk_call *call, struct sk_error *err);
     int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
 };
 
-/* ---- Mongo --------------------------------------------------------------------------------------------------- */
+/* ---- Mongo ---------------------------------------------------------------------------------- */
 struct sk_store_mongo;
 struct sk_store_mongo_config {
-    const char *uri;            /* names the database (default "fastgpt") */
-    int pool_size;              /* clients, made as needed; <= 16 against the embedded server */
+    const char *uri;                                 /* names the database (default "fastgpt") */
+    int pool_size;                                   /* clients, made as needed; <= 16 against the embedded server */
     const char *apps_collection, *skills_collection; /* source check; names of FastGPT's collections */
     bool source_check;
 };
-/* Needs mongoc_init() to have run. Does not connect: the first call does, after waiting for the TCP port (a single
- * client stalls 5 s after a refused connect). */
-SK_MUST_USE int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct sk_sched *sched, struct sk_store *out, struct sk_error *err);
+/* Needs mongoc_init() to have run. Does not connect: the first call does. A server that is away is waited for up to
+ * serverSelectionTimeoutMS of the URI (default 3 s) or the call's deadline; a refused connect costs nothing more, as
+ * the driver's background monitors see the server come. Defaults where the URI says nothing: w=majority (with majority
+ * reads), connectTimeoutMS 2000, socketTimeoutMS 10000, waitQueueTimeoutMS 10000. retryWrites: a write that certainly
+ * had no effect is sent once more. Errors: invalid_request (URI, pool size, names). Registers metrics sandkeep_store_*.
+ */
+SK_MUST_USE int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct sk_sched *sched,
+                                   struct sk_store *out, struct sk_error *err);
 void sk_store_mongo_free(struct sk_store *store); /* no call may be running */
 
 #endif

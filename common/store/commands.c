@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Stored results of commands: sandkeep_commands, _id = "<sandboxId>/<commandId>", kept for 24 h by a TTL index
+ * (contract/lifecycle.md §2.2, contract/messaging.md §2). A result that is there already is never changed: the first
+ * answer is the answer. */
+#include "common/store/instance_bson.h"
+#include "common/store/mongo.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define RECORD_ID_SIZE (SK_SANDBOX_ID_SIZE + SK_COMMAND_ID_SIZE + 1)
+#define PUT_MAX        1000              /* documents of one insert */
+#define PUT_BYTES_MAX  (8 * 1024 * 1024) /* bytes of one insert: well below a message's limit of 48 MB */
+#define RESULT_MAX     (1024 * 1024)
+
+void sk_command_record_fini(struct sk_command_record *record)
+{
+    free(record->result);
+    record->result = NULL;
+}
+
+static void record_id(char out[RECORD_ID_SIZE], const char *sandbox_id, const char *command_id)
+{
+    snprintf(out, RECORD_ID_SIZE, "%s/%s", sandbox_id, command_id);
+}
+
+static bool decode_record(void *arg, const bson_t *doc)
+{
+    struct sk_command_record *out = arg;
+    uint32_t length;
+    bson_iter_t iter;
+    const char *text;
+
+    if (!bson_iter_init(&iter, doc))
+        return false;
+    while (bson_iter_next(&iter)) {
+        const char *key = bson_iter_key(&iter);
+
+        if (strcmp(key, "bodyHash") == 0) {
+            (void)sk_bson_text(&iter, out->body_hash, sizeof(out->body_hash));
+        } else if (strcmp(key, "at") == 0) {
+            (void)sk_bson_date(&iter, &out->at);
+        } else if (strcmp(key, "result") == 0 && BSON_ITER_HOLDS_UTF8(&iter) && out->result == NULL) {
+            text = bson_iter_utf8(&iter, &length);
+            out->result = strndup(text, length);
+        }
+    }
+    return true;
+}
+
+int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
+                          struct sk_command_record *out, bool *found, struct sk_error *err)
+{
+    bson_t filter = BSON_INITIALIZER;
+    char id[RECORD_ID_SIZE];
+    struct sk_mongo_op op;
+    int result;
+
+    *found = false;
+    memset(out, 0, sizeof(*out));
+    sk_copy_cut(out->sandbox_id, sizeof(out->sandbox_id), sandbox_id);
+    sk_copy_cut(out->command_id, sizeof(out->command_id), command_id);
+    record_id(id, sandbox_id, command_id);
+    BSON_APPEND_UTF8(&filter, "_id", id);
+    result = sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_COMMAND, &op, err);
+    if (result == 0) {
+        result = sk_mongo_find_one(&op, SK_MONGO_COMMANDS, &filter, NULL, decode_record, out, found, err);
+        sk_mongo_end(&op);
+    }
+    bson_destroy(&filter);
+    if (result == 0 && *found && out->result == NULL) {
+        *found = false;
+        result = sk_fail(err, SK_ERR_INTERNAL, "the stored result of the command cannot be read");
+    }
+    if (result != 0)
+        sk_command_record_fini(out);
+    return result;
+}
+
+int sk_mongo_command_put(void *self, const struct sk_command_record *records, int count, struct sk_error *err)
+{
+    struct sk_store_mongo *store = sk_mongo_self(self);
+    struct sk_mongo_op op;
+    int result = 0;
+
+    for (int i = 0; i < count; i++) {
+        if (records[i].result == NULL || strlen(records[i].result) > RESULT_MAX)
+            return sk_fail(err, SK_ERR_INTERNAL, "a command result has no text or more than %d bytes", RESULT_MAX);
+    }
+    if (count <= 0)
+        return 0;
+    if (sk_mongo_begin(store, NULL, SK_MONGO_COMMAND, &op, err) != 0)
+        return -1;
+    op.idempotent = true;
+    for (int done = 0; done < count && result == 0;) {
+        bson_t command = BSON_INITIALIZER, documents, document;
+        char id[RECORD_ID_SIZE], index[16];
+        const char *position;
+        size_t bytes = 0;
+        int first = done;
+
+        BSON_APPEND_UTF8(&command, "insert", store->names[SK_MONGO_COMMANDS]);
+        BSON_APPEND_BOOL(&command, "ordered", false);
+        BSON_APPEND_ARRAY_BEGIN(&command, "documents", &documents);
+        for (; done < count && done - first < PUT_MAX && bytes < PUT_BYTES_MAX; done++) {
+            const struct sk_command_record *record = &records[done];
+
+            record_id(id, record->sandbox_id, record->command_id);
+            bson_uint32_to_string((uint32_t)(done - first), &position, index, sizeof(index));
+            BSON_APPEND_DOCUMENT_BEGIN(&documents, position, &document);
+            BSON_APPEND_UTF8(&document, "_id", id);
+            BSON_APPEND_UTF8(&document, "bodyHash", record->body_hash);
+            BSON_APPEND_UTF8(&document, "result", record->result);
+            BSON_APPEND_DATE_TIME(&document, "at", record->at);
+            bson_append_document_end(&documents, &document);
+            bytes += strlen(record->result) + RECORD_ID_SIZE;
+        }
+        bson_append_array_end(&command, &documents);
+        /* Duplicates are results that are there already; everything else was written. */
+        result = sk_mongo_write(&op, &command, NULL, NULL, err);
+        bson_destroy(&command);
+    }
+    sk_mongo_end(&op);
+    return result;
+}
