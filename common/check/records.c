@@ -72,7 +72,7 @@ static void check_record(struct sk_check_context *c, const struct sk_check_recor
     sk_identity_sandbox_id(&r->identity, expected);
     if (strcmp(expected, r->sandbox_id) != 0)
         sk_check_find(c, SK_CHECK_IDENTITY_MISMATCH, r->sandbox_id, NULL, "its identity gives %s", expected);
-    if (r->epoch < 0 || r->sequence < 0 || (r->sequence > 0 && r->epoch == 0))
+    if (r->epoch < 0 || r->sequence < 0)
         sk_check_find(c, SK_CHECK_RECORD_INVALID, r->sandbox_id, NULL, "epoch %lld with sequence %lld",
                       (long long)r->epoch, (long long)r->sequence);
     else if (r->trouble[0] != '\0')

@@ -505,7 +505,8 @@ static int seam_publish(void *self, const struct sk_message *message, struct sk_
     } else if (strncmp(message->subject, PREFIX_INBOX, strlen(PREFIX_INBOX)) == 0) {
         sim_workload_reply(w, message->subject, message->body, message->body_len,
                            header(message, SK_HEADER_PROGRESS) != NULL, lost);
-    } else
+    } else if (strncmp(message->subject, PREFIX_EVENTS, strlen(PREFIX_EVENTS)) != 0 ||
+               strstr(message->subject, ".lifecycle.") != NULL || strstr(message->subject, ".command.") != NULL)
         sim_fail(w, "subject", "unexpected core message to %s", message->subject);
     return 0;
 }

@@ -59,6 +59,13 @@ static void fill_operation(struct sim_world *w, struct sk_instance *i, enum sk_o
     }
 }
 
+/* Has the operation passed this phase: is its effect done? */
+static bool effect_done(const struct sk_instance *i, enum sk_op type, const char *phase)
+{
+    return i->has_operation && i->operation.type == type &&
+           sk_op_phase_index(type, i->operation.phase) >= sk_op_phase_index(type, phase);
+}
+
 static void make_record(struct sim_world *w, int identity)
 {
     static const enum sk_op operations[] = {SK_OP_PROVISION, SK_OP_STOP,    SK_OP_DELETE,
@@ -66,6 +73,7 @@ static void make_record(struct sim_world *w, int identity)
     struct sk_instance i;
     int roll = (int)sim_below(&w->work, 10);
     bool object = false;
+    struct sim_volume *volume;
 
     fill_base(w, &i, identity);
     if (roll == 0) {
@@ -84,8 +92,14 @@ static void make_record(struct sim_world *w, int identity)
         if (i.operation.previous_status == SK_STATUS_ARCHIVED || i.operation.previous_status == SK_STATUS_STOPPED)
             object = i.operation.type == SK_OP_PROVISION && object;
     }
+    object = object && !effect_done(&i, SK_OP_STOP, "providerStopped") &&
+             !effect_done(&i, SK_OP_DELETE, "providerDeleted") && !effect_done(&i, SK_OP_ARCHIVE, "providerDeleted");
     if (object)
         sim_provider_add(w, i.sandbox_id, 0, "");
+    volume = sim_provider_volume(w, i.storage.claim_name);
+    if (volume != NULL &&
+        (effect_done(&i, SK_OP_DELETE, "volumeDeleted") || effect_done(&i, SK_OP_ARCHIVE, "volumeDeleted")))
+        volume->gone = true;
     SIM_TRACE(w, "FastGPT writes %s: %s %s%s%s", i.sandbox_id, sk_status_name(i.status),
               i.has_operation ? i.operation.phase : "",
               i.has_operation && i.operation.failed_at != 0 ? " (failed)" : "", object ? ", with an object" : "");

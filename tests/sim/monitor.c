@@ -15,15 +15,20 @@
 #define BELIEVERS_MAX  64
 #define LIFECYCLE_NAME "agent-sandbox:lifecycle:"
 
-/* What one fibre knows. */
+/* What one fibre knows of one sandbox. */
 struct knowledge {
     char sandbox_id[SK_SANDBOX_ID_SIZE];
     bool claims; /* has a claim that it has not given up */
     enum sk_op type;
-    int64_t epoch; /* of the claim */
-    bool read;     /* has read the record of `sandbox_id` */
+    int64_t epoch; /* of its newest claim */
+    bool read;     /* has read the record */
     bool absent;   /* it was not there */
     int64_t read_epoch;
+};
+
+struct mind {
+    struct knowledge of[SIM_SANDBOXES_MAX];
+    int count;
     struct {
         char id[SK_REMOTE_ID_SIZE];
         int64_t epoch;
@@ -46,7 +51,7 @@ struct creation {
 };
 
 struct sim_monitor {
-    struct knowledge **fibers;
+    struct mind **fibers;
     size_t fiber_size;
     struct believer believers[BELIEVERS_MAX];
     int believer_count;
@@ -73,7 +78,7 @@ void sim_monitor_free(struct sim_monitor *m)
     free(m);
 }
 
-static struct knowledge *knows(struct sim_world *w, unsigned fiber)
+static struct mind *mind_of(struct sim_world *w, unsigned fiber)
 {
     struct sim_monitor *m = w->monitor;
 
@@ -86,22 +91,24 @@ static struct knowledge *knows(struct sim_world *w, unsigned fiber)
         memset(m->fibers + old, 0, (size - old) * sizeof(*m->fibers));
         m->fiber_size = size;
     }
-    if (m->fibers[fiber] == NULL && (m->fibers[fiber] = calloc(1, sizeof(struct knowledge))) == NULL)
+    if (m->fibers[fiber] == NULL && (m->fibers[fiber] = calloc(1, sizeof(struct mind))) == NULL)
         abort();
     return m->fibers[fiber];
 }
 
 static struct knowledge *knows_of(struct sim_world *w, unsigned fiber, const char *sandbox_id)
 {
-    struct knowledge *k = knows(w, fiber);
+    struct mind *mind = mind_of(w, fiber);
+    struct knowledge *k = &mind->of[SIM_SANDBOXES_MAX - 1]; /* for ids that do not exist: questions of clients */
 
-    if (strcmp(k->sandbox_id, sandbox_id) != 0) {
-        /* The objects it looked at stay known: a sweep lists them before it reads their records. */
-        k->claims = k->read = k->absent = false;
-        k->epoch = k->read_epoch = 0;
-        k->type = SK_OP_NONE;
-        sk_copy_cut(k->sandbox_id, sizeof(k->sandbox_id), sandbox_id);
+    for (int i = 0; i < mind->count; i++) {
+        if (strcmp(mind->of[i].sandbox_id, sandbox_id) == 0)
+            return &mind->of[i];
     }
+    if (mind->count < SIM_SANDBOXES_MAX)
+        k = &mind->of[mind->count++];
+    memset(k, 0, sizeof(*k));
+    sk_copy_cut(k->sandbox_id, sizeof(k->sandbox_id), sandbox_id);
     return k;
 }
 
@@ -122,24 +129,29 @@ static void check_events(struct sim_world *w, const struct sk_instance *before, 
                          const struct sk_event *events, int count)
 {
     enum sk_status at = before == NULL ? SK_STATUS_NONE : before->status;
-    int64_t sequence = before == NULL ? 0 : before->sequence;
+    int64_t sequence = before == NULL ? 0 : before->sequence, epoch = before == NULL ? 0 : before->epoch;
 
     for (int i = 0; i < count; i++) {
         const struct sk_event *e = &events[i];
 
-        if (e->sequence != ++sequence || e->epoch != after->epoch || strcmp(e->sandbox_id, after->sandbox_id) != 0 ||
+        /* The end of one operation and the claim of the next may stand in one write. */
+        if (e->type == SK_EVENT_CLAIMED || e->type == SK_EVENT_TAKENOVER)
+            epoch = after->epoch;
+        if (e->sequence != ++sequence || e->epoch != epoch || strcmp(e->sandbox_id, after->sandbox_id) != 0 ||
             e->id[0] == '\0')
             sim_fail(w, "event-numbers", "%s: %s has sequence %lld and epoch %lld, expected %lld and %lld",
                      after->sandbox_id, sk_event_type_name(e->type), (long long)e->sequence, (long long)e->epoch,
-                     (long long)sequence, (long long)after->epoch);
+                     (long long)sequence, (long long)epoch);
         if (e->from != at)
             sim_fail(w, "event-chain", "%s: %s number %lld starts from %s, the record was %s", after->sandbox_id,
                      sk_event_type_name(e->type), (long long)e->sequence, sk_status_name(e->from), sk_status_name(at));
         at = e->to;
     }
-    if (after->sequence != sequence)
-        sim_fail(w, "event-numbers", "%s: %d events, but the sequence went from %lld to %lld", after->sandbox_id, count,
-                 (long long)(before == NULL ? 0 : before->sequence), (long long)after->sequence);
+    if (after->sequence != sequence || after->epoch != epoch)
+        sim_fail(w, "event-numbers",
+                 "%s: %d events, but the sequence went from %lld to %lld and the epoch from %lld to %lld",
+                 after->sandbox_id, count, (long long)(before == NULL ? 0 : before->sequence),
+                 (long long)after->sequence, (long long)(before == NULL ? 0 : before->epoch), (long long)after->epoch);
     /* The deleted event tells of the removal that follows. */
     if (count > 0 && at != after->status &&
         !(events[count - 1].type == SK_EVENT_DELETED && after->status == SK_STATUS_DELETING))
@@ -232,15 +244,11 @@ static bool lease_held(struct sim_world *w, unsigned fiber, struct sim_inc *inc,
 static void check_claim(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
                         const struct sk_instance *before, const struct sk_instance *after, int64_t silent_us)
 {
-    struct knowledge *k = knows(w, actor.fiber);
+    struct knowledge *k = knows_of(w, actor.fiber, after->sandbox_id);
 
-    /* A claim that arrives late may find its fibre at work elsewhere. */
-    if (!k->claims || strcmp(k->sandbox_id, after->sandbox_id) == 0) {
-        k = knows_of(w, actor.fiber, after->sandbox_id);
-        k->claims = true;
-        k->type = after->operation.type;
-        k->epoch = after->epoch;
-    }
+    k->claims = true;
+    k->type = after->operation.type;
+    k->epoch = after->epoch;
     if (strcmp(after->operation.owner, actor.inc->id) != 0)
         sim_fail(w, "claim-owner", "%s: claimed by %s in the name of \"%s\"", after->sandbox_id, actor.inc->id,
                  after->operation.owner);
@@ -270,14 +278,18 @@ static void check_commit(struct sim_world *w, struct sim_actor actor, const stru
                          const struct sk_instance *after)
 {
     const struct sk_operation *old = &before->operation;
-    struct knowledge *k = knows(w, actor.fiber);
+    struct knowledge *k = knows_of(w, actor.fiber, before->sandbox_id);
     bool blocks_foreign = after->has_operation && old->job_id[0] == '\0' && after->operation.blocked[0] != '\0';
 
+    /* A release whose answer was lost is written once more: nothing changes by it. */
+    if (after->has_operation && old->owner[0] == '\0' && !changes_state(before, after) &&
+        old->attempt == after->operation.attempt)
+        return;
     if (strcmp(old->owner, actor.inc->id) != 0 && !blocks_foreign)
         sim_fail(w, "foreign-commit", "%s: %s commits %s of \"%s\" (%s)", before->sandbox_id, actor.inc->id,
                  sk_op_name(old->type), old->owner,
                  after->has_operation ? after->operation.phase : sk_status_name(after->status));
-    if ((!after->has_operation || after->operation.owner[0] == '\0') && strcmp(k->sandbox_id, before->sandbox_id) == 0)
+    if (!after->has_operation || after->operation.owner[0] == '\0')
         k->claims = false;
     if (blocks_foreign)
         note_foreign_claim(w, old);
@@ -298,8 +310,8 @@ void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct
         return;
     }
     check_events(w, before, after, events, event_count);
-    if (changes_state(before, after) != (event_count > 0)) {
-        /* A retry of an operator clears `blocked` in the claim that follows; nothing else is silent. */
+    if (changes_state(before, after) != (event_count > 0) &&
+        !(event_count > 0 && events[event_count - 1].type == SK_EVENT_DELETED)) {
         sim_fail(w, "silent-change", "%s: %s -> %s %s with %d events", after->sandbox_id,
                  before == NULL ? "none" : sk_status_name(before->status), sk_status_name(after->status),
                  after->has_operation ? after->operation.phase : "", event_count);
@@ -473,7 +485,7 @@ void sim_monitor_released(struct sim_world *w, struct sk_lease *lease)
         if (m->believers[i].lease != lease)
             continue;
         if (strncmp(lease->name, LIFECYCLE_NAME, strlen(LIFECYCLE_NAME)) == 0)
-            knows(w, m->believers[i].fiber)->claims = false;
+            knows_of(w, m->believers[i].fiber, lease->name + strlen(LIFECYCLE_NAME))->claims = false;
         drop_believer(m, i);
         return;
     }
@@ -512,15 +524,31 @@ static bool lease_held(struct sim_world *w, unsigned fiber, struct sim_inc *inc,
 /* ---- provider
  * ---------------------------------------------------------------------------------------------------------------- */
 
-void sim_monitor_effect(struct sim_world *w, struct sim_inc *inc, enum sim_call call, const char *sandbox_id)
+static bool epoch_seen(const struct mind *k, const char *remote_id, int64_t *epoch)
+{
+    for (int i = 0; i < SEEN_MAX; i++) {
+        if (strcmp(k->seen[i].id, remote_id) == 0) {
+            *epoch = k->seen[i].epoch;
+            return true;
+        }
+    }
+    return false;
+}
+
+void sim_monitor_effect(struct sim_world *w, struct sim_inc *inc, enum sim_call call, const char *sandbox_id,
+                        const char *remote_id)
 {
     unsigned fiber = sim_actor_of(inc).fiber;
     const struct knowledge *k = knows_of(w, fiber, sandbox_id);
+    int64_t seen;
 
     if (inc->group.dead || sim_store_doc(w, sandbox_id) == NULL)
         return;
     /* A delete may go on without the lease of the operation it overtook. */
     if (k->claims && k->type == SK_OP_DELETE)
+        return;
+    /* Who lost its operation may take away what that operation had made. */
+    if (call == SIM_PROVIDER_REMOVE && epoch_seen(mind_of(w, fiber), remote_id, &seen) && seen == k->epoch)
         return;
     if (!lease_held(w, fiber, inc, sandbox_id))
         sim_fail(w, "effect-without-lease", "%s: %s calls %s without a valid lease", sandbox_id, inc->group.name,
@@ -554,7 +582,7 @@ void sim_monitor_create(struct sim_world *w, struct sim_inc *inc, const struct s
 
 void sim_monitor_seen(struct sim_world *w, struct sim_inc *inc, const struct sk_remote *remote)
 {
-    struct knowledge *k = knows(w, sim_actor_of(inc).fiber);
+    struct mind *k = mind_of(w, sim_actor_of(inc).fiber);
 
     for (int i = 0; i < SEEN_MAX; i++) {
         if (strcmp(k->seen[i].id, remote->id) == 0) {
@@ -567,37 +595,23 @@ void sim_monitor_seen(struct sim_world *w, struct sim_inc *inc, const struct sk_
     k->seen_next = (k->seen_next + 1) % SEEN_MAX;
 }
 
-static bool epoch_seen(const struct knowledge *k, const char *remote_id, int64_t *epoch)
-{
-    for (int i = 0; i < SEEN_MAX; i++) {
-        if (strcmp(k->seen[i].id, remote_id) == 0) {
-            *epoch = k->seen[i].epoch;
-            return true;
-        }
-    }
-    return false;
-}
-
 void sim_monitor_remove(struct sim_world *w, struct sim_inc *inc, const char *remote_id)
 {
     const struct sim_object *object = sim_provider_object(w, remote_id);
-    const struct knowledge *k = knows(w, sim_actor_of(inc).fiber);
+    unsigned fiber = sim_actor_of(inc).fiber;
+    const struct knowledge *k;
     int64_t seen, allowed;
 
     if (inc->group.dead || object == NULL)
         return;
-    if (!epoch_seen(k, remote_id, &seen)) {
-        sim_fail(w, "unseen-remove", "%s: %s removes %s without having looked at it", object->remote.sandbox_id,
-                 inc->group.name, remote_id);
-        return;
-    }
-    if (strcmp(k->sandbox_id, object->remote.sandbox_id) != 0 || (!k->claims && !k->read)) {
-        sim_fail(w, "unseen-remove", "%s: %s removes %s without knowing the record", object->remote.sandbox_id,
-                 inc->group.name, remote_id);
+    k = knows_of(w, fiber, object->remote.sandbox_id);
+    if (!epoch_seen(mind_of(w, fiber), remote_id, &seen) || (!k->claims && !k->read)) {
+        sim_fail(w, "unseen-remove", "%s: %s removes %s without having looked at it or at the record",
+                 object->remote.sandbox_id, inc->group.name, remote_id);
         return;
     }
     allowed = k->claims ? k->epoch : k->absent ? INT64_MAX : k->read_epoch;
-    if (seen > allowed)
+    if (seen > allowed && seen != k->epoch)
         sim_fail(w, "newer-removed", "%s: %s removes %s of epoch %lld under epoch %lld", object->remote.sandbox_id,
                  inc->group.name, remote_id, (long long)seen, (long long)allowed);
 }
@@ -607,7 +621,7 @@ void sim_monitor_removed(struct sim_world *w, struct sim_actor actor, const stru
     struct sim_doc *doc = sim_store_doc(w, object->remote.sandbox_id);
     int64_t seen;
 
-    if (doc == NULL || !epoch_seen(knows(w, actor.fiber), object->remote.id, &seen) || seen >= object->remote.epoch)
+    if (doc == NULL || !epoch_seen(mind_of(w, actor.fiber), object->remote.id, &seen) || seen >= object->remote.epoch)
         return;
     /* It was labelled anew between the look and the removal: the provider offers no way to exclude that. */
     sim_saw(w, SIM_SOME_REMOVE_RACED);
@@ -616,8 +630,6 @@ void sim_monitor_removed(struct sim_world *w, struct sim_actor actor, const stru
 
 void sim_monitor_volume_removed(struct sim_world *w, struct sim_actor actor, const char *claim_name)
 {
-    const struct knowledge *k = knows(w, actor.fiber);
-
     for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
@@ -626,7 +638,7 @@ void sim_monitor_volume_removed(struct sim_world *w, struct sim_actor actor, con
         if (doc->i.malformed || doc->i.status != SK_STATUS_DELETING)
             sim_fail(w, "workspace-lost", "%s: its volume was removed while it is %s", doc->i.sandbox_id,
                      sk_status_name(doc->i.status));
-        else if (k->type != SK_OP_DELETE || strcmp(k->sandbox_id, doc->i.sandbox_id) != 0)
+        else if (knows_of(w, actor.fiber, doc->i.sandbox_id)->type != SK_OP_DELETE)
             sim_fail(w, "workspace-lost", "%s: its volume was removed by somebody who does not delete it",
                      doc->i.sandbox_id);
     }

@@ -32,7 +32,8 @@ void sim_monitor_lease_lost(struct sim_world *w,
 void sim_monitor_forget_inc(struct sim_world *w, struct sim_inc *inc);
 
 /* Provider: called when the call begins (the caller's duty is judged then) and when its effect happens. */
-void sim_monitor_effect(struct sim_world *w, struct sim_inc *inc, enum sim_call call, const char *sandbox_id);
+void sim_monitor_effect(struct sim_world *w, struct sim_inc *inc, enum sim_call call, const char *sandbox_id,
+                        const char *remote_id); /* "" = not about one object */
 void sim_monitor_create(struct sim_world *w, struct sim_inc *inc, const struct sk_create_spec *spec);
 void sim_monitor_seen(struct sim_world *w, struct sim_inc *inc, const struct sk_remote *remote);
 void sim_monitor_remove(struct sim_world *w, struct sim_inc *inc, const char *remote_id);

@@ -425,7 +425,7 @@ static int seam_create(void *self, struct sk_call *call, const struct sk_create_
     struct sim_object *object = NULL;
     struct exchange x;
 
-    sim_monitor_effect(w, io.inc, io.kind, spec->sandbox_id);
+    sim_monitor_effect(w, io.inc, io.kind, spec->sandbox_id, "");
     sim_monitor_create(w, io.inc, spec);
     io.can_be_late = true;
     if (begin(&io, &x, err) != 0)
@@ -503,7 +503,7 @@ static int seam_remove(void *self, struct sk_call *call, const char *remote_id, 
 
     *gone = false;
     if (object != NULL)
-        sim_monitor_effect(w, io.inc, io.kind, object->remote.sandbox_id);
+        sim_monitor_effect(w, io.inc, io.kind, object->remote.sandbox_id, remote_id);
     sim_monitor_remove(w, io.inc, remote_id);
     io.can_be_late = true;
     if (begin(&io, &x, err) != 0)
@@ -532,7 +532,7 @@ static int seam_relabel(void *self, struct sk_call *call, const char *remote_id,
 
     *found = false;
     if (object != NULL)
-        sim_monitor_effect(w, io.inc, io.kind, object->remote.sandbox_id);
+        sim_monitor_effect(w, io.inc, io.kind, object->remote.sandbox_id, remote_id);
     if (begin(&io, &x, err) != 0)
         return -1;
     object = existing(w, remote_id);

@@ -389,8 +389,6 @@ static void gate_wait(void *self, struct sk_gate *gate, uint64_t ticket, int64_t
 
     if (gate->count != ticket)
         return;
-    if (f->group->dead && (timeout_us < 0 || timeout_us > DEAD_WAIT_US))
-        timeout_us = DEAD_WAIT_US;
     f->gate = gate;
     f->gate_prev = gate->last;
     f->gate_next = NULL;
@@ -450,7 +448,8 @@ void sim_group_kill(struct sim_group *group)
 {
     group->dead = true;
     for (struct sim_fiber *f = group->sched->fibers; f != NULL; f = f->all_next) {
-        if (f->group == group)
+        /* A gate does not wake without a notification: the replica's own stop rings them all. */
+        if (f->group == group && f->gate == NULL)
             make_runnable(f);
     }
 }

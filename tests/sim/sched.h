@@ -5,8 +5,8 @@
  * same seed gives the same run, instruction for instruction.
  *
  * A `group` is one process: its fibres share a wall clock (skewed), a monotonic clock with its own zero, and a death.
- * After sim_group_kill every wait of the group ends at once and later waits last at most a millisecond, so that code
- * that unwinds is not held up; the seams refuse the group's calls (tests/sim/seam.h).
+ * After sim_group_kill every sleep of the group ends at once and later ones last at most a millisecond, so that code
+ * that unwinds is not held up; the seams refuse the group's calls (seam.c). Gates still wait for their notification.
  *
  * Single-threaded. Out of memory aborts: a simulation is worth nothing without memory. */
 #ifndef SK_SIM_SCHED_H

@@ -11,6 +11,13 @@
 
 #define DOCS (sizeof(((struct sim_store *)0)->docs) / sizeof(((struct sim_store *)0)->docs[0]))
 
+/* As in common/store, which would bring the Mongo driver along. */
+void sk_command_record_fini(struct sk_command_record *record)
+{
+    free(record->result);
+    record->result = NULL;
+}
+
 /* A write that is still on its way when nobody waits for it any more. */
 struct late_write {
     struct sim_world *w;
@@ -382,6 +389,10 @@ static int seam_get_many(void *self, struct sk_call *call, const char (*ids)[SK_
     }
     if (sim_reply(&io, err) != 0)
         goto out;
+    for (int i = 0; i < count; i++)
+        sim_monitor_read(inc->w, inc, ids[i], NULL);
+    for (int i = 0; i < n; i++)
+        sim_monitor_read(inc->w, inc, found[i].sandbox_id, &found[i]);
     for (int i = 0; i < n; i++) {
         if (!fn(arg, &found[i], NULL, 0))
             break;

@@ -166,8 +166,7 @@ static void break_malformed(struct world *w)
 
 static void break_invalid(struct world *w)
 {
-    w->records[ARCHIVED].sequence = 4;
-    w->records[ARCHIVED].epoch = 0;
+    w->records[ARCHIVED].sequence = -4;
 }
 
 static void break_stable_operation(struct world *w)
