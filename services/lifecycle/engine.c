@@ -70,8 +70,10 @@ static enum verdict read_back(struct lc_run *run)
     lc_count(run->replica, LC_COUNT_READ_BACKS, 1);
     if (store->ops->get(store->self, lc_commit_call(run), run->after.sandbox_id, seen, &found, &err) != 0)
         return VERDICT_UNKNOWN;
+    /* An insert that is not there may have been applied and deleted since: writing it again would bring back a dead
+     * record with its old epoch. The job looks anew and makes another one. */
     if (!found)
-        return run->found ? VERDICT_CHANGED : VERDICT_UNCHANGED;
+        return VERDICT_CHANGED;
     if (!run->found && strcmp(seen->oid, run->after.oid) != 0)
         return VERDICT_CHANGED;
     if (run->after.sequence != run->before.sequence && seen->epoch == run->after.epoch &&
