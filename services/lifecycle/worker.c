@@ -58,6 +58,7 @@ static struct lc_job *take_job(struct lc_replica *r, struct lc_worker_seat *seat
         struct sk_list *item;
 
         pthread_mutex_lock(&r->jobs_lock);
+        sk_list_remove(&seat->link); /* still there when the wait ended by itself */
         item = sk_list_pop_front(&r->jobs);
         if (item == NULL && !lc_stopping(r))
             sk_list_push_front(&r->idle, &seat->link);
