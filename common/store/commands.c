@@ -79,6 +79,29 @@ int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_
     return result;
 }
 
+/* The write errors of an unordered insert are its duplicates: {"writeErrors": [{"index": n, …}…]}. */
+static void mark_existing(const bson_t *reply, const struct sk_command_record *records, int count)
+{
+    bson_iter_t iter, errors, error;
+
+    if (!bson_iter_init_find(&iter, reply, "writeErrors") || !BSON_ITER_HOLDS_ARRAY(&iter) ||
+        !bson_iter_recurse(&iter, &errors))
+        return;
+    while (bson_iter_next(&errors)) {
+        if (!BSON_ITER_HOLDS_DOCUMENT(&errors) || !bson_iter_recurse(&errors, &error))
+            continue;
+        while (bson_iter_next(&error)) {
+            int64_t index;
+
+            if (strcmp(bson_iter_key(&error), "index") != 0 || !BSON_ITER_HOLDS_NUMBER(&error))
+                continue;
+            index = bson_iter_as_int64(&error);
+            if (index >= 0 && index < count && records[index].existed != NULL)
+                *records[index].existed = true;
+        }
+    }
+}
+
 int sk_mongo_command_put(void *self, const struct sk_command_record *records, int count, struct sk_error *err)
 {
     struct sk_store_mongo *store = sk_mongo_self(self);
@@ -95,7 +118,7 @@ int sk_mongo_command_put(void *self, const struct sk_command_record *records, in
         return -1;
     op.idempotent = true;
     for (int done = 0; done < count && result == 0;) {
-        bson_t command = BSON_INITIALIZER, documents, document;
+        bson_t command = BSON_INITIALIZER, documents, document, reply;
         char id[RECORD_ID_SIZE], index[16];
         const char *position;
         size_t bytes = 0;
@@ -119,7 +142,10 @@ int sk_mongo_command_put(void *self, const struct sk_command_record *records, in
         }
         bson_append_array_end(&command, &documents);
         /* Duplicates are results that are there already; everything else was written. */
-        result = sk_mongo_write(&op, &command, NULL, NULL, err);
+        result = sk_mongo_write(&op, &command, NULL, &reply, err);
+        if (result == 0)
+            mark_existing(&reply, records + first, done - first);
+        bson_destroy(&reply);
         bson_destroy(&command);
     }
     sk_mongo_end(&op);

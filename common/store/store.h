@@ -36,6 +36,7 @@ struct sk_command_record {
     char command_id[SK_COMMAND_ID_SIZE];
     char body_hash[65]; /* SHA-256 of op, source, sandboxId, params in canonical form */
     char *result;       /* the result message as JSON text, malloc'd: owned by the record's holder */
+    bool *existed;      /* NULL, or where command_put says that a result (perhaps another) was there already */
     int64_t at;
 };
 void sk_command_record_fini(struct sk_command_record *record);
@@ -155,7 +156,8 @@ struct sk_store_ops {
 
     int (*command_find)(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                         struct sk_command_record *out, bool *found, struct sk_error *err);
-    /* Stores results in one insertMany (unordered); an id that is there already is left as it is. */
+    /* Stores results in one insertMany (unordered); an id that is there already is left as it is, and told by
+     * record->existed (also when it was this very call's first attempt: look with command_find). */
     int (*command_put)(void *self, const struct sk_command_record *records, int count, struct sk_error *err);
 
     /* Takes one slot of `scope` for the sandbox; idempotent. *granted = false when all `limit` slots are held. */

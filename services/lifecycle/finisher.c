@@ -28,9 +28,11 @@ struct batch {
     struct lc_replica *replica;
     struct lc_held *items[LC_FINISH_BATCH];
     int count;
-    struct sk_command_record *records; /* LC_FINISH_BATCH */
-    struct lc_event_message *events;   /* 2 * LC_FINISH_BATCH: event, dead letter */
-    struct sk_message *messages;       /* the same, as the bus wants them */
+    struct sk_command_record *records;       /* LC_FINISH_BATCH */
+    struct lc_held *stored[LC_FINISH_BATCH]; /* whose record it is */
+    bool existed[LC_FINISH_BATCH];
+    struct lc_event_message *events; /* 2 * LC_FINISH_BATCH: event, dead letter */
+    struct sk_message *messages;     /* the same, as the bus wants them */
     struct lc_held *owners[2 * LC_FINISH_BATCH];
     bool acked[2 * LC_FINISH_BATCH];
     struct sk_delivery *deliveries[LC_FINISH_BATCH];
@@ -118,6 +120,52 @@ static bool wait_a_little(struct batch *b, int tries)
 
 /* ---- storing
  * -------------------------------------------------------------------------------------------------------------- */
+/* Another replica was given the same id and was faster: its answer is the answer (contract/messaging.md §2). */
+static int take_first_answer(struct batch *b, struct lc_held *held)
+{
+    const struct sk_store *store = b->replica->seams.store;
+    struct sk_command_record record = {.result = NULL};
+    struct sk_error err = {.code = SK_OK};
+    struct sk_call call;
+    bool found = false;
+
+    sk_call_init(&call, b->replica->sched);
+    call.deadline_us = sk_mono_us(b->replica->sched) + LC_COMMIT_MS * 1000;
+    if (store->ops->command_find(store->self, &call, held->command.sandbox_id, held->command.id, &record, &found,
+                                 &err) != 0) {
+        lc_note_store(b->replica, false);
+        return -1;
+    }
+    if (!found || (strcmp(record.body_hash, held->command.hash) == 0 && strcmp(record.result, held->result) == 0)) {
+        sk_command_record_fini(&record);
+        return 0;
+    }
+    free(held->result);
+    held->result = NULL;
+    held->ok = false;
+    if (strcmp(record.body_hash, held->command.hash) == 0) {
+        held->stored = record.result;
+        record.result = NULL;
+        lc_count(b->replica, LC_COUNT_COMMANDS_REPEATED, 1);
+    } else {
+        held->conflict = true;
+    }
+    sk_command_record_fini(&record);
+    prepare(held);
+    return 0;
+}
+
+static bool take_first_answers(struct batch *b, int count)
+{
+    for (int i = 0; i < count; i++) {
+        for (int tries = 0; b->existed[i] && take_first_answer(b, b->stored[i]) != 0; tries++) {
+            if (!wait_a_little(b, tries))
+                return false;
+        }
+    }
+    return true;
+}
+
 static bool store_results(struct batch *b)
 {
     struct lc_replica *r = b->replica;
@@ -134,7 +182,9 @@ static bool store_results(struct batch *b)
         memcpy(record->body_hash, held->command.hash, sizeof(record->body_hash));
         record->result = held->result; /* borrowed for the call */
         record->at = sk_wall_ms(r->sched);
-        count++;
+        record->existed = &b->existed[count];
+        b->existed[count] = false;
+        b->stored[count++] = held;
     }
     for (int tries = 0; count > 0; tries++) {
         struct sk_error err = {.code = SK_OK};
@@ -151,6 +201,8 @@ static bool store_results(struct batch *b)
         if (!wait_a_little(b, tries))
             return false;
     }
+    if (!take_first_answers(b, count))
+        return false;
     for (int i = 0; i < b->count; i++)
         b->items[i]->is_stored = true;
     return !(count > 0 && SK_FAULT(RESULT_STORED, NULL));

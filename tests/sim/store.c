@@ -504,8 +504,11 @@ static void apply_put(struct sim_store *store, const struct sk_command_record *r
     for (int i = 0; i < count; i++) {
         struct sim_result_record *r;
 
-        if (sim_store_result(store->w, records[i].sandbox_id, records[i].command_id) != NULL)
+        if (sim_store_result(store->w, records[i].sandbox_id, records[i].command_id) != NULL) {
+            if (records[i].existed != NULL)
+                *records[i].existed = true;
             continue;
+        }
         store->results = sim_grow(store->results, store->result_count, &store->result_size, sizeof(*store->results));
         r = &store->results[store->result_count++];
         r->record = records[i];
