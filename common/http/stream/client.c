@@ -353,7 +353,7 @@ static bool put(struct sk_stream_call *call, const void *data, size_t len)
         return call->early.len <= call->conn.high;
     }
     sk_conn_write(&call->conn, data, len);
-    return !call->conn.over;
+    return !call->conn.over && !call->conn.failed;
 }
 
 void sk_stream_call_request(struct sk_stream_call *call, const char *method, const char *target,

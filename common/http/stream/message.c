@@ -86,7 +86,8 @@ static int on_headers_complete(http_parser *p)
         m->declared = p->content_length > INT64_MAX ? INT64_MAX : (int64_t)p->content_length;
     else
         m->declared = 0;
-    return !m->request && m->no_body ? 1 : 0;
+    bool bodiless = m->no_body || p->status_code == 204 || p->status_code == 304 || p->status_code / 100 == 1;
+    return !m->request && bodiless ? 1 : 0; /* http_parser would take a 304's Content-Length for a body's */
 }
 
 static int on_body(http_parser *p, const char *at, size_t len)

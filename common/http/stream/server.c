@@ -305,11 +305,13 @@ void sk_stream_start(struct sk_stream *x, int status, const struct sk_stream_hea
 bool sk_stream_write(struct sk_stream *x, const void *data, size_t len)
 {
     struct connection *c = x->conn;
-    if (!x->started || x->ended || x->aborted || c->cut || len == 0)
+    if (!x->started || x->ended || x->aborted || c->cut || c->conn.failed)
+        return false; /* nothing is wanted any more: on_close follows */
+    if (len == 0)
         return true;
     if (x->upgraded) {
         sk_conn_write(&c->conn, data, len);
-        return !c->conn.over;
+        return !c->conn.over && !c->conn.failed;
     }
     if (x->no_body_out)
         return true;
@@ -327,17 +329,17 @@ bool sk_stream_write(struct sk_stream *x, const void *data, size_t len)
             sk_conn_write(&c->conn, data, len);
             sk_conn_write(&c->conn, "\r\n", 2);
         }
-        return !c->conn.over;
+        return !c->conn.over && !c->conn.failed;
     }
     if (x->out_left >= 0) {
         if ((int64_t)len > x->out_left) {
             sk_stream_abort(x);
-            return true;
+            return false;
         }
         x->out_left -= (int64_t)len;
     }
     sk_conn_write(&c->conn, data, len);
-    return !c->conn.over;
+    return !c->conn.over && !c->conn.failed;
 }
 
 void sk_stream_end(struct sk_stream *x)

@@ -112,7 +112,8 @@ void sk_stream_limit_body(struct sk_stream *x, int64_t bytes);
  * 0 writes Content-Length: 0. For HEAD, 204 and 304 later writes are dropped. Call once. */
 void sk_stream_start(struct sk_stream *x, int status, const struct sk_stream_header *headers, size_t count,
                      int64_t length);
-/* Copies. False = above the mark: stop until on_drain. Writing more than the declared length cuts the connection. */
+/* Copies. False = stop: above the mark (on_drain follows) or nothing is wanted any more (on_close follows). Writing
+ * more than the declared length cuts the connection. */
 bool sk_stream_write(struct sk_stream *x, const void *data, size_t len);
 void sk_stream_end(struct sk_stream *x);
 /* A whole answer. `type` NULL with len 0 for an empty body (Content-Length: 0). */
