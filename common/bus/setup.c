@@ -38,7 +38,8 @@ json_t *sk_js_api(struct sk_bus_nats *bus, json_t *request, int64_t timeout_ms, 
     memcpy(subject, "$JS.API.", 8);
     used = 8;
     va_start(args, name_fmt);
-    rc = vsnprintf(subject + used, sizeof(subject) - used, name_fmt, args);
+    rc = vsnprintf(subject + used, sizeof(subject) - used, name_fmt,
+                   args); /* NOLINT(clang-analyzer-valist.Uninitialized) */
     va_end(args);
     if (rc < 0 || (size_t)rc >= sizeof(subject) - used || (request != NULL && body == NULL)) {
         (void)sk_fail(err, SK_ERR_INTERNAL, "JetStream request cannot be made");
@@ -161,9 +162,10 @@ out:
 
 static int ensure_consumer(struct sk_bus_nats *bus, const char *durable, const char *filter, struct sk_error *err)
 {
-    json_t *wanted = json_pack("{s:s, s:s, s:I, s:i, s:i, s:s}", "ack_policy", "explicit", "filter_subject", filter,
-                               "ack_wait", (json_int_t)(bus->ack_wait_ms * MS_NS), "max_deliver", -1, "max_ack_pending",
-                               bus->max_ack_pending, "durable_name", durable);
+    json_int_t ack_wait_ns = bus->ack_wait_ms * MS_NS;
+    json_t *wanted =
+        json_pack("{s:s, s:s, s:I, s:i, s:i, s:s}", "ack_policy", "explicit", "filter_subject", filter, "ack_wait",
+                  ack_wait_ns, "max_deliver", -1, "max_ack_pending", bus->max_ack_pending, "durable_name", durable);
     json_t *info, *config = NULL;
     int api_error = 0, rc = -1;
 
@@ -205,9 +207,10 @@ out:
 static json_t *stream_limits(struct sk_bus_nats *bus, const char *retention, const char *discard, int64_t age_ms,
                              int64_t bytes, int64_t window_ms)
 {
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i}", "retention", retention, "discard", discard, "max_age",
-                     (json_int_t)(age_ms * MS_NS), "max_bytes", (json_int_t)bytes, "duplicate_window",
-                     (json_int_t)(window_ms * MS_NS), "num_replicas", bus->stream_replicas);
+    json_int_t age_ns = age_ms * MS_NS, window_ns = window_ms * MS_NS, max_bytes = bytes;
+
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:i}", "retention", retention, "discard", discard, "max_age", age_ns,
+                     "max_bytes", max_bytes, "duplicate_window", window_ns, "num_replicas", bus->stream_replicas);
 }
 
 static int ensure_streams(struct sk_bus_nats *bus, struct sk_error *err)

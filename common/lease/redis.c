@@ -275,9 +275,9 @@ static redisContext *connect_new(struct exchange *exchange, struct sk_error *err
             goto out;
         }
         for (int i = 0; i < count; i++) {
-            if (replies[i]->type == REDIS_REPLY_ERROR) {
+            if (replies[i] == NULL || replies[i]->type == REDIS_REPLY_ERROR) {
                 /* The server's text names no secret: "WRONGPASS invalid username-password pair…". */
-                (void)fail(exchange, err, replies[i]->str);
+                (void)fail(exchange, err, replies[i] != NULL ? replies[i]->str : "no answer");
                 goto out;
             }
         }
@@ -364,7 +364,8 @@ int sk_redis_run(struct sk_redis *redis, struct sk_call *call, int64_t deadline_
     int64_t budget_ms = call != NULL ? sk_call_budget_ms(call, redis->timeout_ms) : redis->timeout_ms;
     int rc = -1;
 
-    memset(replies, 0, (size_t)count * sizeof(*replies));
+    for (int i = 0; i < count; i++)
+        replies[i] = NULL;
     exchange.deadline_us = sk_mono_us(redis->sched) + budget_ms * 1000;
     if (deadline_us != 0 && deadline_us < exchange.deadline_us)
         exchange.deadline_us = deadline_us;

@@ -60,7 +60,43 @@ int sk_test_free_port(void)
     return ntohs(at.sin_port);
 }
 
-/* Ready = NATS has sent its INFO line; Redis has answered a PING (with anything: it may want a password). */
+static bool mongo_is_fast(void)
+{
+    const char *wanted = getenv("SANDKEEP_TEST_MONGO");
+
+    return wanted != NULL && strcmp(wanted, "fast") == 0;
+}
+
+static void mongo_program(char *out, size_t size)
+{
+    const char *tools = getenv("SANDKEEP_TOOLS_DIR"), *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char base[256];
+
+    if (tools != NULL)
+        snprintf(base, sizeof(base), "%s", tools);
+    else if (cache != NULL)
+        snprintf(base, sizeof(base), "%s/sandkeep/tools", cache);
+    else
+        snprintf(base, sizeof(base), "%s/.cache/sandkeep/tools", home != NULL ? home : "");
+    snprintf(out, size, "%s/%s", base,
+             mongo_is_fast() ? "secantus-mdb-0.5.3-beta.193/bin/secantusd-rs" : "secantusdb-0.7.0b3/bin/secantusd-py");
+}
+
+bool sk_test_mongo_available(void)
+{
+    char program[320];
+
+    mongo_program(program, sizeof(program));
+    return access(program, X_OK) == 0;
+}
+
+/* An OP_MSG with { ping: 1, $db: "admin" }. */
+static const unsigned char mongo_ping[] = {51, 0, 0,   0,   1,   0, 0, 0, 0,  0,   0,   0,   221, 7,   0,   0, 0,
+                                           0,  0, 0,   0,   30,  0, 0, 0, 16, 'p', 'i', 'n', 'g', 0,   1,   0, 0,
+                                           0,  2, '$', 'd', 'b', 0, 6, 0, 0,  0,   'a', 'd', 'm', 'i', 'n', 0, 0};
+
+/* Ready = NATS has sent its INFO line; Redis and Mongo have answered a ping (with anything: they may want a password).
+ */
 static bool answers(void *arg)
 {
     struct sk_test_server *server = arg;
@@ -74,14 +110,16 @@ static bool answers(void *arg)
     good = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
     if (good && server->kind == SK_TEST_REDIS)
         good = write(fd, "PING\r\n", 6) == 6;
-    good = good && read(fd, &first, 1) == 1 && (server->kind == SK_TEST_REDIS || first == 'I');
+    if (good && server->kind == SK_TEST_MONGO)
+        good = write(fd, mongo_ping, sizeof(mongo_ping)) == (ssize_t)sizeof(mongo_ping);
+    good = good && read(fd, &first, 1) == 1 && (server->kind != SK_TEST_NATS || first == 'I');
     close(fd);
     return good;
 }
 
 void sk_test_server_again(struct sk_test_server *server)
 {
-    char port[16], extra[sizeof(server->extra)], log[sizeof(server->dir) + 8];
+    char port[16], extra[sizeof(server->extra)], log[sizeof(server->dir) + 8], program[320];
     const char *argv[48];
     int argc = 0;
     char *rest = extra, *word;
@@ -91,9 +129,21 @@ void sk_test_server_again(struct sk_test_server *server)
     snprintf(port, sizeof(port), "%d", server->port);
     snprintf(log, sizeof(log), "%s.log", server->dir);
     if (server->kind == SK_TEST_NATS) {
-        const char *base[] = {"nats-server", "-a", "127.0.0.1", "-p", port, "-sd", server->dir, "-js"};
+        const char *other = getenv("SANDKEEP_TEST_NATS_SERVER"); /* another version than the system's */
+        const char *base[] = {
+            other != NULL ? other : "nats-server", "-a", "127.0.0.1", "-p", port, "-sd", server->dir, "-js"};
         for (size_t i = 0; i < sizeof(base) / sizeof(base[0]) - (server->plain ? 1 : 0); i++)
             argv[argc++] = base[i];
+    } else if (server->kind == SK_TEST_MONGO) {
+        const char *base[] = {program, "--sync-on-commit", "--host",    "127.0.0.1",   "--port",
+                              port,    "--storage-path",   server->dir, "--log-level", "WARNING"};
+        mongo_program(program, sizeof(program));
+        for (size_t i = 0; i < sizeof(base) / sizeof(base[0]); i++)
+            argv[argc++] = base[i];
+        if (mongo_is_fast()) {
+            argv[argc++] = "--cache-size";
+            argv[argc++] = "256M";
+        }
     } else {
         const char *base[] = {"redis-server", "--bind", "127.0.0.1", "--port",       port, "--dir",
                               server->dir,    "--save", "",          "--appendonly", "no"};
@@ -133,7 +183,10 @@ void sk_test_server_start(struct sk_test_server *server, int kind, const char *e
     snprintf(server->dir, sizeof(server->dir), "%s/sk-test-XXXXXX", base != NULL ? base : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(server->dir));
     snprintf(server->extra, sizeof(server->extra), "%s", extra != NULL ? extra : "");
-    snprintf(server->url, sizeof(server->url), "%s://127.0.0.1:%d", kind == SK_TEST_NATS ? "nats" : "redis",
+    snprintf(server->url, sizeof(server->url), "%s://127.0.0.1:%d",
+             kind == SK_TEST_NATS    ? "nats"
+             : kind == SK_TEST_MONGO ? "mongodb"
+                                     : "redis",
              server->port);
     sk_test_server_again(server);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * The NATS bus against a real server: streams, publishing, the pull, the ways a delivery ends, requests. */
 #define SK_CHECK_TIMEOUT 60
+#include "common/log/log.h"
 #include "tests/conformance/bus/fixture.h"
 #include "tests/unit/check_main.h"
 
@@ -174,6 +175,7 @@ START_TEST(test_full_stream_refuses)
     bool acked;
 
     sk_test_server_start(&server, SK_TEST_NATS, NULL);
+    sk_log_set_level(SK_LOG_LEVEL_ERROR);
     config.url = server.url;
     ck_assert_int_eq(sk_bus_nats_new(&config, sched, &nats, &bus, &err), 0);
     ck_assert_int_eq(sk_bus_nats_setup(nats, &err), 0);

@@ -187,13 +187,15 @@ START_TEST(test_stale_ack_does_not_hit_a_strangers_command)
     ck_assert_int_eq(rig.bus.ops->nak(rig.bus.self, old[2], 0, &err), 0);
     ck_assert_int_eq(rig.bus.ops->ack_many(rig.bus.self, &old[3], 1, &err), 0);
     ck_assert_int_eq(stored(rig.nats, SK_STREAM_COMMANDS), 4);
-    /* Shows that the trap is real: the same word, sent by hand, removes a command that nobody has seen. */
-    ck_assert_int_eq(sk_bus_nats_request(rig.nats,
-                                         "$JS.ACK." SK_STREAM_COMMANDS ".lifecycle.1.1.1.1700000000000000000.0", "+ACK",
-                                         4, 2000, &reply, &len, &err),
-                     0);
-    free(reply);
-    ck_assert(stored_becomes(rig.nats, SK_STREAM_COMMANDS, 3));
+    /* Shows that the trap is real: on 2.9 the same word, sent by hand, removes a command that nobody has seen. Newer
+     * servers look closer and do not answer. */
+    if (sk_bus_nats_request(rig.nats, "$JS.ACK." SK_STREAM_COMMANDS ".lifecycle.1.1.1.1700000000000000000.0", "+ACK", 4,
+                            1000, &reply, &len, &err) == 0) {
+        free(reply);
+        ck_assert(stored_becomes(rig.nats, SK_STREAM_COMMANDS, 3));
+    } else {
+        ck_assert_int_eq(stored(rig.nats, SK_STREAM_COMMANDS), 4);
+    }
     rig_end(&rig);
 }
 END_TEST
