@@ -525,6 +525,14 @@ int lc_engine_remove(struct lc_run *run)
 
 /* ---- failures, hand-over, activity
  * ---------------------------------------------------------------------------------------- */
+static bool deleted_event_out(const struct sk_instance *record)
+{
+    const struct sk_op_info *info = sk_op_info(SK_OP_DELETE);
+
+    return record->operation.type == SK_OP_DELETE && record->operation.job_id[0] != '\0' &&
+           strcmp(record->operation.phase, info->phases[info->phase_count - 1].name) == 0;
+}
+
 int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *blocked)
 {
     const struct lc_settings *s = &run->replica->settings;
@@ -537,7 +545,8 @@ int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *bloc
     run->after = run->record;
     op->attempt++;
     pause_ms = lc_backoff_ms(run->replica->sched, s->retry_first_ms, s->retry_max_ms, op->attempt - 1);
-    *blocked = op->attempt >= s->retry_limit;
+    /* Once the deleted event is out there is nothing left that could fail for good, and no event may follow it. */
+    *blocked = op->attempt >= s->retry_limit && !deleted_event_out(&run->record);
     op->failed_at = op->heartbeat_at = now_ms;
     op->deadline_at = 0;
     op->owner[0] = '\0';
@@ -562,19 +571,27 @@ int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *bloc
     return 0;
 }
 
-int lc_engine_block(struct lc_run *run, const char *reason)
+int lc_engine_block(struct lc_run *run, const struct sk_error *cause)
 {
+    struct sk_operation *op = &run->after.operation;
+    int64_t now_ms = sk_wall_ms(run->replica->sched);
     struct sk_event *event;
     int count = 0;
 
     run->before = run->record;
     run->after = run->record;
-    sk_copy_cut(run->after.operation.blocked, sizeof(run->after.operation.blocked), reason);
-    event = event_add(run, &count, SK_EVENT_BLOCKED, run->after.status, run->after.status, &run->after.operation);
-    sk_copy_cut(event->reason, sizeof(event->reason), reason);
+    op->owner[0] = '\0';
+    op->deadline_at = op->next_attempt_at = 0;
+    op->failed_at = op->heartbeat_at = now_ms;
+    sk_stored_error_set(&op->error, cause);
+    sk_copy_cut(op->blocked, sizeof(op->blocked), cause->message);
+    event = event_add(run, &count, SK_EVENT_BLOCKED, run->after.status, run->after.status, op);
+    event->error = op->error;
+    memcpy(event->reason, op->blocked, sizeof(event->reason));
     if (write_record(run, count, NULL) != 0)
         return -1;
     lc_count(run->replica, LC_COUNT_BLOCKED, 1);
+    lc_engine_forget(run);
     return 0;
 }
 

@@ -364,8 +364,8 @@ SK_MUST_USE int lc_engine_remove(struct lc_run *run);
 SK_MUST_USE int lc_engine_compensate(struct lc_run *run, enum sk_status status, const struct sk_error *cause);
 /* A failed try: next attempt or blocked (*blocked). */
 SK_MUST_USE int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *blocked);
-/* Marks an operation that is not ours as blocked and leaves everything else alone. */
-SK_MUST_USE int lc_engine_block(struct lc_run *run, const char *reason);
+/* Blocks the claimed operation at once: this release cannot continue it. The error tells FastGPT that it may. */
+SK_MUST_USE int lc_engine_block(struct lc_run *run, const struct sk_error *cause);
 SK_MUST_USE int lc_engine_hand_over(struct lc_run *run);
 /* lastActiveAt = now on a running record; -1 with lost_ownership when it is not running any more. */
 SK_MUST_USE int lc_engine_touch(struct lc_run *run);

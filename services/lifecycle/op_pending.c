@@ -61,15 +61,19 @@ static enum lc_outcome undo_legacy_migration(struct lc_run *run)
 enum lc_outcome lc_run_foreign(struct lc_run *run)
 {
     const struct sk_operation *op = &run->record.operation;
-    const char *reason = op->type == SK_OP_ARCHIVE   ? "archiving is not available in this release"
-                         : op->type == SK_OP_RESTORE ? "restoring is not available in this release"
-                                                     : "legacy migration is not available in this release";
+    const struct lc_claim claim = {.type = op->type, .reason = "left behind, and not available in this release"};
+    const char *what = op->type == SK_OP_ARCHIVE   ? "archiving"
+                       : op->type == SK_OP_RESTORE ? "restoring"
+                                                   : "legacy migration";
 
+    if (op->blocked[0] != '\0')
+        return not_available(run, what); /* `recover` cannot do more either */
     if (op->type == SK_OP_LEGACY_MIGRATION && strcmp(op->phase, sk_op_info(op->type)->phases[0].name) == 0)
         return undo_legacy_migration(run);
-    if (op->blocked[0] == '\0' && lc_engine_block(run, reason) != 0)
+    if (lc_engine_claim(run, &claim) != 0)
         return lc_operation_failed(run);
-    return not_available(run, op->type == SK_OP_ARCHIVE   ? "archiving"
-                              : op->type == SK_OP_RESTORE ? "restoring"
-                                                          : "legacy migration");
+    (void)not_available(run, what);
+    if (lc_engine_block(run, &run->err) != 0)
+        return lc_operation_failed(run);
+    return not_available(run, what);
 }
