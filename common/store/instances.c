@@ -185,7 +185,8 @@ int sk_mongo_insert(void *self, struct sk_call *call, const struct sk_instance *
     return result;
 }
 
-/* { _id, status, operation.id or no operation, epoch or none } and the guards. null also matches what is absent. */
+/* { _id, status, operation.id or no operation, epoch or none, sequence or none } and the guards. null also matches what
+ * is absent. */
 static bool append_filter(bson_t *filter, const struct sk_instance *before, const struct sk_cas_guard *guard)
 {
     bson_oid_t oid;
@@ -204,6 +205,10 @@ static bool append_filter(bson_t *filter, const struct sk_instance *before, cons
         BSON_APPEND_INT64(filter, "epoch", before->epoch);
     else
         BSON_APPEND_NULL(filter, "epoch");
+    if (before->sequence != 0)
+        BSON_APPEND_INT64(filter, "sequence", before->sequence);
+    else
+        BSON_APPEND_NULL(filter, "sequence");
     if (guard != NULL && guard->last_active_at)
         BSON_APPEND_DATE_TIME(filter, "lastActiveAt", before->last_active_at);
     if (guard != NULL && guard->unpinned_at != 0) {

@@ -12,8 +12,9 @@
 #include "common/base/sched.h"
 #include "common/instance/instance.h"
 
-/* What a compare-and-set asks for besides status, operation.id (or its absence) and epoch of `before`, which always
- * stand in the filter together with _id. */
+/* What a compare-and-set asks for besides status, operation.id (or its absence), epoch and sequence of `before`, which
+ * always stand in the filter together with _id. The sequence is there for the write that arrives late: sent, given up,
+ * sent again and applied, it must not be applied once more over what came after it. */
 struct sk_cas_guard {
     bool last_active_at; /* lastActiveAt must still equal before's: a touch in between makes the change lose */
     int64_t unpinned_at; /* != 0: no pin may expire later than this moment (Unix ms) */

@@ -249,7 +249,10 @@ static void check_claim(struct sim_world *w, struct sim_actor actor, const struc
     k->claims = true;
     k->type = after->operation.type;
     k->epoch = after->epoch;
-    if (strcmp(after->operation.owner, actor.inc->id) != 0)
+    /* FastGPT's operation that nobody here can continue is claimed and blocked in one write. */
+    if (after->operation.blocked[0] != '\0' && after->operation.owner[0] == '\0')
+        k->claims = false;
+    else if (strcmp(after->operation.owner, actor.inc->id) != 0)
         sim_fail(w, "claim-owner", "%s: claimed by %s in the name of \"%s\"", after->sandbox_id, actor.inc->id,
                  after->operation.owner);
     check_quota(w, before, after);
