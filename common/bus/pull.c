@@ -65,6 +65,7 @@ static void on_message(natsConnection *nc, natsSubscription *sub, natsMsg *messa
     struct sk_bus_nats *bus = pull->bus;
     const char *reply = natsMsg_GetReply(message);
     struct sk_delivery *delivery;
+    uint32_t number;
     bool stopping;
 
     (void)nc;
@@ -77,21 +78,25 @@ static void on_message(natsConnection *nc, natsSubscription *sub, natsMsg *messa
     }
     pthread_mutex_lock(&bus->mu);
     stopping = pull->stopping;
+    number = pull->request;
     pull->last_seen_us = sk_mono_us(bus->sched);
     pull->failures = 0;
     pull->taken++;
-    if (pull->open && --pull->remaining <= 0) {
-        pull->open = false;
-        pthread_cond_broadcast(&bus->changed);
-    }
     pthread_mutex_unlock(&bus->mu);
     delivery = sk_delivery_from_message(bus, message);
     if (delivery == NULL)
-        return; /* out of memory: comes again after AckWait */
+        return; /* out of memory: comes again after AckWait, the request ends by its time */
     if (stopping)
         (void)sk_bus_op_nak(bus, delivery, 0, NULL);
     else
         pull->on_delivery(pull->arg, delivery);
+    /* Only now may the next request be made: `want` has to know of this delivery. */
+    pthread_mutex_lock(&bus->mu);
+    if (pull->open && pull->request == number && --pull->remaining <= 0) {
+        pull->open = false;
+        pthread_cond_broadcast(&bus->changed);
+    }
+    pthread_mutex_unlock(&bus->mu);
 }
 
 /* ---- what goes out (thread of the pull) ---------------------------------------------------------------------------
