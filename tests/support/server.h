@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Real servers for tests (nats-server, redis-server, the embedded Mongo-wire server): each on 127.0.0.1, a free port and a folder of its own, killed,
- * frozen, wiped and started again by the test, and gone with the test process. Failures end the test (ck_abort). Start
- * them from the test's main thread: a server ends with the thread that started it. */
+ * Real servers for tests (nats-server, redis-server, the embedded Mongo-wire server): each on 127.0.0.1, a free port
+ * and a folder of its own, killed, frozen, wiped and started again by the test, and gone with the test process.
+ * Failures end the test (ck_abort). Start them from the test's main thread: a server ends with the thread that started
+ * it. */
 #ifndef SK_TESTS_SERVER_H
 #define SK_TESTS_SERVER_H
 
