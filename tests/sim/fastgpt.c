@@ -86,7 +86,9 @@ static void make_record(struct sim_world *w, int identity)
     } else {
         fill_operation(w, &i, operations[sim_below(&w->work, 6)]);
         object = i.operation.type != SK_OP_RESTORE && sim_percent(&w->work, 60);
-        /* What is reverted to running must be running. */
+        /* What this phase says, and what a reverted operation leaves, must be so. */
+        if (effect_done(&i, SK_OP_PROVISION, "providerEnsured"))
+            object = true;
         if (i.operation.previous_status == SK_STATUS_RUNNING && i.operation.type != SK_OP_STOP)
             object = true;
         if (i.operation.previous_status == SK_STATUS_ARCHIVED || i.operation.previous_status == SK_STATUS_STOPPED)

@@ -13,6 +13,7 @@
 
 #define SEEN_MAX       16
 #define BELIEVERS_MAX  64
+#define NO_DEADLINE    (INT64_MAX / 4 / SIM_MS)
 #define LIFECYCLE_NAME "agent-sandbox:lifecycle:"
 
 /* What one fibre knows of one sandbox. */
@@ -118,7 +119,7 @@ static int64_t step_deadline_ms(const struct sim_world *w, const struct sk_opera
     int next = sk_op_phase_index(op->type, op->phase) + 1;
 
     if (next < 1 || next >= info->phase_count)
-        return INT64_MAX / 4 / SIM_MS;
+        return NO_DEADLINE;
     return info->phases[next].deadline_ms * w->scenario.lc.phase_deadline_scale_pct / 100;
 }
 
@@ -425,10 +426,18 @@ static void check_beat(struct sim_world *w, const struct sim_doc *doc)
 
     if (!doc->i.has_operation || doc->i.malformed || doc->i.operation.owner[0] == '\0')
         return;
+    /* What is left after the deleted event (publish, remove) may be done by anybody, twice: no claim, no beat. */
+    if (doc->i.operation.type == SK_OP_DELETE && step_deadline_ms(w, &doc->i.operation) == NO_DEADLINE)
+        return;
     owner = sim_inc_by_id(w, doc->i.operation.owner);
     if (owner == NULL || !sim_inc_alive(owner))
         return;
     since = doc->claim_us > doc->beat_us ? doc->claim_us : doc->beat_us;
+    /* During an outage a job gives its worker back and comes again: nobody beats meanwhile, and nobody could. */
+    if (w->down_until_us[SIM_STORE] > since)
+        since = w->down_until_us[SIM_STORE];
+    if (w->down_until_us[SIM_LEASE] > since)
+        since = w->down_until_us[SIM_LEASE];
     if (now - since > allowed_ms * SIM_MS && now < doc->phase_us + step_deadline_ms(w, &doc->i.operation) * SIM_MS)
         sim_fail(w, "silent-owner", "%s: %s has not tried to beat for %s at %s for %lld ms", doc->i.sandbox_id,
                  owner->id, sk_op_name(doc->i.operation.type), doc->i.operation.phase,

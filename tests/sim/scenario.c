@@ -100,8 +100,8 @@ void sim_scenario_draw(struct sim_scenario *s, uint64_t seed)
     s->teams = (int)sim_between(&rng, 1, 2);
     s->commands = (int)sim_between(&rng, 4, 40);
     s->active_ms = sim_between(&rng, 4000, 25000);
-    s->ack_wait_ms = 3000;
-    s->store_timeout_ms = 2000;
+    s->ack_wait_ms = 4500; /* a finisher may spend one time-out each on store, publish and acknowledgement */
+    s->store_timeout_ms = 1000;
     s->lease_timeout_ms = 500;
     s->provider_timeout_ms = sim_between(&rng, 2000, 6000);
     s->ghost_max_ms = 7000;

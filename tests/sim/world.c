@@ -486,7 +486,7 @@ void sim_world_calm(struct sim_world *w)
     SIM_TRACE(w, "=== faults stop");
     w->faults_on = false;
     for (int i = 0; i < SIM_SERVICE_COUNT; i++)
-        w->down_until_us[i] = 0;
+        w->down_until_us[i] = w->down_until_us[i] > sim_now_us(w->sched) ? sim_now_us(w->sched) : w->down_until_us[i];
     for (int i = 0; i < SIM_REPLICAS_MAX; i++) {
         if (w->slots[i] != NULL)
             w->slots[i]->cut_until_us = 0;
