@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -201,10 +202,41 @@ void sk_test_server_kill(struct sk_test_server *server)
     server->pid = 0;
 }
 
+/* Every thread of it is stopped: SIGSTOP returns before that. */
+static bool all_stopped(void *arg)
+{
+    struct sk_test_server *server = arg;
+    char path[64];
+    DIR *tasks;
+    struct dirent *entry;
+    bool all = true;
+
+    snprintf(path, sizeof(path), "/proc/%d/task", (int)server->pid);
+    tasks = opendir(path);
+    ck_assert_ptr_nonnull(tasks);
+    while (all && (entry = readdir(tasks)) != NULL) {
+        char name[512], line[256] = "", *state;
+        FILE *file;
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(name, sizeof(name), "%s/%s/stat", path, entry->d_name);
+        file = fopen(name, "re");
+        if (file == NULL)
+            continue; /* ended meanwhile */
+        state = fgets(line, sizeof(line), file) != NULL ? strrchr(line, ')') : NULL;
+        all = state != NULL && strlen(state) > 2 && (state[2] == 'T' || state[2] == 't');
+        fclose(file);
+    }
+    closedir(tasks);
+    return all;
+}
+
 void sk_test_server_freeze(struct sk_test_server *server, bool frozen)
 {
     ck_assert_int_gt(server->pid, 0);
     ck_assert_int_eq(kill(server->pid, frozen ? SIGSTOP : SIGCONT), 0);
+    if (frozen)
+        ck_assert(sk_test_within(5000, all_stopped, server));
 }
 
 static void remove_tree(const char *dir, bool itself)
