@@ -328,7 +328,8 @@ int lc_engine_guard(struct lc_run *run)
         }
         if (run->unlocked || sk_lease_valid(lease, sched))
             return 0;
-        if (!lease->held || atomic_load(&lease->lost)) {
+        /* Only the lease of a claimed operation is renewed: without a claim it just ends. */
+        if (!run->claimed || !lease->held || atomic_load(&lease->lost)) {
             lc_count(run->replica, LC_COUNT_LEASES_LOST, 1);
             return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the lease was lost");
         }

@@ -96,7 +96,7 @@ static void keep_alive(struct batch *b)
 
     if (now_us < b->in_progress_us)
         return;
-    b->in_progress_us = now_us + r->settings.in_progress_every_ms * 1000;
+    b->in_progress_us = now_us + r->settings.in_progress_every_ms * 1000 / 4;
     take_over(b);
     for (int i = 0; i < b->count; i++) {
         if (b->items[i]->delivery != NULL)
@@ -438,6 +438,20 @@ static void take(struct batch *b)
         b->items[b->count++] = SK_LIST_ENTRY(struct lc_held, item, finish);
 }
 
+/* Storing and publishing may block for a while: who gave no sign of life for long does it before. */
+static void prepare_all(struct batch *b)
+{
+    struct lc_replica *r = b->replica;
+    int64_t soon_us = sk_mono_us(r->sched) + r->settings.in_progress_every_ms * 1000 / 2;
+
+    b->in_progress_us = 0; /* the first wait in here gives one for all */
+    for (int i = 0; i < b->count; i++) {
+        if (b->items[i]->in_progress_us < soon_us)
+            r->seams.bus->ops->in_progress(r->seams.bus->self, b->items[i]->delivery);
+        prepare(b->items[i]);
+    }
+}
+
 /* What is left when the replica stops goes back to where lc_replica_free finds it. */
 static void put_back(struct batch *b)
 {
@@ -473,9 +487,7 @@ void lc_finisher_main(struct lc_replica *r)
                 sk_gate_wait(r->sched, r->finish_gate, ticket, -1);
             continue;
         }
-        b->in_progress_us = sk_mono_us(r->sched) + r->settings.in_progress_every_ms * 1000 / 2;
-        for (int i = 0; i < b->count; i++)
-            prepare(b->items[i]);
+        prepare_all(b);
         finish(b);
     }
 out:

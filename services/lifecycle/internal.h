@@ -420,7 +420,8 @@ lc_remote_wake(struct lc_run *run); /* after NOT_READY: resumes what is paused, 
 SK_MUST_USE int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const struct sk_limit *limit);
 SK_MUST_USE int lc_remote_remove(struct lc_run *run); /* all objects of the sandbox, until none is left */
 void lc_remote_clean_own(struct lc_run *run);         /* after ownership was lost: what this claim created */
-SK_MUST_USE int lc_remote_settle(struct lc_run *run, int64_t keep_epoch); /* removes objects below keep_epoch */
+SK_MUST_USE int lc_remote_settle(struct lc_run *run,
+                                 int64_t keep_epoch); /* removes all objects but those of that epoch */
 
 /* ---- quota.c
  * ----------------------------------------------------------------------------------------------------------------- */

@@ -52,19 +52,35 @@ static int wait_for_lease(struct lc_run *run)
     return 0;
 }
 
+/* What keeps the last event from going out, or the record from going away, is an outage and no fault of the operation:
+ * it keeps its tries. By owner it is still this replica's, and the next job goes on here. */
+static enum lc_outcome tail_failed(struct lc_run *run)
+{
+    enum lc_cancel reason = lc_job_cancelled(run->job);
+
+    if (run->err.code == SK_ERR_LOST_OWNERSHIP || lc_stopping(run->replica) ||
+        (reason != LC_CANCEL_NONE && reason != LC_CANCEL_DEADLINE))
+        return lc_operation_failed(run);
+    if (run->err.code == SK_ERR_PROVIDER_TIMEOUT || run->err.code == SK_ERR_CANCELLED)
+        sk_fail(&run->err, SK_ERR_STORE_UNAVAILABLE,
+                "the last event or the removal of the record did not go through in time");
+    lc_engine_forget(run);
+    return lc_give_up(run);
+}
+
 enum lc_outcome lc_run_delete_tail(struct lc_run *run)
 {
     do {
         if (lc_relay_flush(run) != 0)
-            return lc_operation_failed(run);
+            return tail_failed(run);
         if (SK_FAULT(DELETED_EVENT_PUBLISHED, sk_op_name(SK_OP_DELETE))) {
             sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
-            return lc_operation_failed(run);
+            return tail_failed(run);
         }
         if (lc_engine_remove(run) == 0)
             return LC_OUTCOME_DONE;
     } while (run->err.code == SK_ERR_SANDBOX_BUSY);
-    return lc_operation_failed(run);
+    return tail_failed(run);
 }
 
 enum lc_outcome lc_run_delete(struct lc_run *run, const struct lc_claim *claim)

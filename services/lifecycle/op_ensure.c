@@ -174,7 +174,7 @@ static enum lc_outcome start(struct lc_run *run, const char *reason)
 
     memcpy(team_id, run->record.team_id, sizeof(team_id));
     if (lc_lock(run) != 0 || check_source(run, &run->record.identity, team_id) != 0 ||
-        (!run->keep_quota && lc_quota_reserve(run, team_id) != 0))
+        lc_quota_reserve(run, team_id) != 0)
         return lc_give_up(run);
     return lc_run_provision(run, &claim);
 }

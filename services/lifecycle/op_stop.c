@@ -96,7 +96,7 @@ enum lc_outcome lc_op_idle_stop(struct lc_run *run)
 
 enum lc_outcome lc_op_settle(struct lc_run *run)
 {
-    int64_t keep = 0;
+    int64_t keep = -1; /* nothing may be left of a sandbox that does not run */
 
     if (lc_read(run) != 0 || lc_lock(run) != 0)
         return lc_give_up(run);
@@ -110,10 +110,12 @@ enum lc_outcome lc_op_settle(struct lc_run *run)
 
         if (lc_remote_look(run, &sight) != 0)
             return lc_give_up(run);
-        for (int i = 0; i < run->remote_count; i++)
-            keep = run->remotes[i].epoch > keep ? run->remotes[i].epoch : keep;
-    } else {
-        keep = run->record.epoch + 1;
+        for (int i = 0; i < run->remote_count; i++) {
+            if (run->remotes[i].epoch <= run->record.epoch && run->remotes[i].epoch > keep)
+                keep = run->remotes[i].epoch;
+        }
+        if (keep < 0)
+            return LC_OUTCOME_DONE; /* nothing that is this record's: the next ensure repairs it */
     }
     return lc_remote_settle(run, keep) == 0 ? LC_OUTCOME_DONE : lc_give_up(run);
 }

@@ -96,7 +96,7 @@ int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
     for (int i = 0; i < run->remote_count; i++) {
         bool gone;
 
-        if (run->remotes[i].epoch >= keep_epoch)
+        if (run->remotes[i].epoch == keep_epoch)
             continue;
         if (ask_removal(run, &run->remotes[i], &gone) != 0)
             return -1;
@@ -121,6 +121,9 @@ int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
         return -1;
     *sight = LC_SIGHT_MISSING;
     for (int i = 0; i < run->remote_count; i++) {
+        /* Of a former life of the record: not this sandbox, and not its volume. */
+        if (run->remotes[i].epoch > run->record.epoch)
+            continue;
         if (run->remotes[i].state == SK_REMOTE_RUNNING)
             *sight = LC_SIGHT_RUNNING;
         else if (usable(&run->remotes[i]) && *sight == LC_SIGHT_MISSING)
@@ -171,7 +174,8 @@ int lc_remote_wake(struct lc_run *run)
     struct sk_remote remote;
 
     for (int i = 0; i < run->remote_count; i++) {
-        if (usable(&run->remotes[i]) && (best == NULL || run->remotes[i].epoch > best->epoch))
+        if (usable(&run->remotes[i]) && run->remotes[i].epoch <= run->record.epoch &&
+            (best == NULL || run->remotes[i].epoch > best->epoch))
             best = &run->remotes[i];
     }
     if (best == NULL)

@@ -38,8 +38,9 @@ static void post_all(struct sweep *s, enum lc_job_kind kind)
 
 /* ---- stale operations
  * ---------------------------------------------------------------------------------------------------- */
-/* Remembers what the heartbeat looked like. Silence is the time between scans that both saw the same value; a scan that
- * could not look proves nothing, so a gap counts as a few periods at most. */
+/* Remembers what the heartbeat looked like. Silence is the time between scans that both saw the same value, from the
+ * end of one to the begin of the next, so never too long; a scan that could not look proves nothing, so a gap counts as
+ * a few periods at most. */
 static void observe(struct sweep *s, const struct sk_instance *record)
 {
     struct lc_replica *r = s->replica;
@@ -128,7 +129,7 @@ static void sweep_stale(struct sweep *s)
     s->scan++;
     if (scan(s, SK_SCAN_TRANSITIONAL, 0, LC_SCAN_LIMIT, look_at_transitional) != 0)
         return;
-    s->last_scan_us = now_us;
+    s->last_scan_us = sk_mono_us(r->sched);
     forget.scan = s->scan;
     pthread_mutex_lock(&r->observed_lock);
     sk_map_visit(&r->observed, forget_unseen, &forget);
@@ -184,16 +185,12 @@ static bool compare_with_record(void *arg, const struct sk_instance *record, con
         page->known[i] = true;
         if (record->malformed || record->has_operation)
             continue;
-        /* Stopped, yet something runs: made by a call whose answer was lost. Running: an older one beside the newest.
-         */
-        if (record->status != SK_STATUS_RUNNING && remote->epoch <= record->epoch)
+        /* Stopped, yet something runs: made by a call whose answer was lost. Running: one too many, or one of a former
+         * life of the record. */
+        if (record->status != SK_STATUS_RUNNING || remote->epoch > record->epoch)
             settle = true;
-        for (int k = 0; k < page->count && record->status == SK_STATUS_RUNNING; k++) {
-            if (k != i && strcmp(page->remotes[k].sandbox_id, record->sandbox_id) == 0)
-                settle = true;
-        }
-        if (record->status == SK_STATUS_RUNNING && remote->epoch > 0 && remote->epoch < record->epoch - 1)
-            settle = true;
+        for (int k = 0; k < page->count && !settle; k++)
+            settle = k != i && strcmp(page->remotes[k].sandbox_id, record->sandbox_id) == 0;
     }
     if (settle)
         lc_dispatch_post(page->sweep->replica, LC_JOB_SETTLE, record->sandbox_id);
