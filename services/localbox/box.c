@@ -212,6 +212,7 @@ static void trash_work(uv_work_t *work)
 
 static void trash_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     (void)status;
     free(work);
 }
@@ -220,11 +221,12 @@ void lb_trash_start(void)
 {
     uv_work_t *work = calloc(1, sizeof(*work));
     if (work != NULL)
-        uv_queue_work(lb.loop, work, trash_work, trash_after);
+        lb_queue(work, trash_work, trash_after);
 }
 
 static void destroy_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct ending *e = work->data;
     struct lb_box *box = e->box;
     (void)status;
@@ -255,7 +257,7 @@ static void destroy_saved(void *arg, int error)
     struct ending *e = arg;
     (void)error;
     e->work.data = e;
-    uv_queue_work(lb.loop, &e->work, destroy_work, destroy_after);
+    lb_queue(&e->work, destroy_work, destroy_after);
 }
 
 void lb_box_destroy(struct lb_box *box)
@@ -297,11 +299,15 @@ static void ended_work(uv_work_t *work)
         lb_cgroup_remove(e->id);
 }
 
+/* A loaded machine can make init miss the time limit: it is asked again for about a minute before it is given up. */
 static void reattached(struct lb_box *box, bool ok, void *arg)
 {
     (void)arg;
     if (ok) {
+        box->deaf = 0;
         lb_box_arm_ttl(box);
+    } else if (box->state != LB_STOPPING && ++box->deaf < LB_DEAF_MAX) {
+        lb_box_ended(box);
     } else if (box->state != LB_STOPPING) { /* alive but deaf: it cannot be used and must not linger */
         lb_box_set_state(box, LB_FAILED, "INIT_UNRESPONSIVE", "the sandbox's init does not answer");
         int ignored = lb_process_kill(box->pid, box->start_time, 0);
@@ -312,6 +318,7 @@ static void reattached(struct lb_box *box, bool ok, void *arg)
 
 static void ended_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct ending *e = work->data;
     struct lb_box *box = e->box;
     (void)status;
@@ -366,5 +373,5 @@ void lb_box_ended(struct lb_box *box)
     snprintf(e->id, sizeof(e->id), "%s", box->id);
     e->pid = box->pid;
     e->start_time = box->start_time;
-    uv_queue_work(lb.loop, &e->work, ended_work, ended_after);
+    lb_queue(&e->work, ended_work, ended_after);
 }

@@ -397,6 +397,16 @@ static void attached(struct lb_box *box, bool ok, void *arg)
 {
     struct creation *c = arg;
     struct sk_stream *x = creation_stream(c);
+    if (!ok &&
+        !lb_process_matches(box->pid, box->start_time)) { /* its entrypoint has ended already: no failure of ours */
+        box->state = LB_RUNNING;
+        lb_count(LB_COUNT_CREATED);
+        if (x != NULL)
+            lb_reply_json(x, 202, lb_box_json(box, false));
+        lb_box_ended(box);
+        creation_free(c);
+        return;
+    }
     if (!ok) {
         lb_count(LB_COUNT_CREATE_FAILED);
         SK_LOG_ERROR("new sandbox does not answer", SK_F("providerId", box->id));
@@ -428,6 +438,7 @@ static void launch_work(uv_work_t *work)
 
 static void launch_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct creation *c = work->data;
     struct lb_box *box = c->launch.box;
     if (status != 0 || c->launch.status != 0) {
@@ -498,7 +509,7 @@ static void create_body(struct sk_stream *x, void *arg, char *body, size_t len)
     c->x = x;
     sk_stream_set(x, &create_ops, c);
     c->launch.work.data = c;
-    uv_queue_work(lb.loop, &c->launch.work, launch_work, launch_after);
+    lb_queue(&c->launch.work, launch_work, launch_after);
 }
 
 void lb_create(struct sk_stream *x)

@@ -128,10 +128,11 @@ static int make_config(struct plan *p)
 {
     struct lb_box *box = p->box;
     json_t *json =
-        json_pack("{s:s,s:s,s:o,s:O,s:I,s:I,s:I,s:I}", "nonce", box->nonce, "cwd", p->launch->cwd, "env",
+        json_pack("{s:s,s:s,s:o,s:O,s:I,s:I,s:I,s:I,s:I}", "nonce", box->nonce, "cwd", p->launch->cwd, "env",
                   environment(p), "entrypoint", box->entrypoint, "memory_bytes", (json_int_t)box->memory_bytes,
                   "processes", (json_int_t)lb.config.processes, "files", (json_int_t)lb.config.files, "data_bytes",
-                  (json_int_t)(lb_cgroup_has_memory() ? 0 : box->memory_bytes));
+                  (json_int_t)(lb_cgroup_has_memory() ? 0 : box->memory_bytes), "orphan_ms",
+                  (json_int_t)lb.config.orphan_seconds * 1000);
     char *text = json != NULL ? json_dumps(json, JSON_COMPACT) : NULL;
     json_decref(json);
     int fd = text != NULL ? memfd_create("config", MFD_CLOEXEC) : -1;

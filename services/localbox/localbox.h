@@ -26,6 +26,7 @@
 #define LB_KILL_MS        10000      /* a killed init must be gone by then */
 #define LB_ATTACH_MS      5000       /* init must answer by then */
 #define LB_ORDER_MS       5000
+#define LB_DEAF_MAX       12   /* attempts to reach a living init before its sandbox is given up */
 #define LB_INSIDE_ID      1000 /* user and group inside the sandbox */
 #define LB_DELETE_WAITERS 16
 #define LB_HOME           "/home/sandbox"
@@ -34,7 +35,7 @@
 struct lb_config {
     char *listen, *admin_listen, *key, *data_dir, *port_file, *init, *bwrap, *host_paths, *images_dir;
     int64_t max_sandboxes, processes, files, memory_mb, timeout_max, uid_base, uid_count, scan_ms, shm_mb, storage_mb;
-    int64_t max_connections, drain_seconds, pool_threads;
+    int64_t max_connections, drain_seconds, pool_threads, orphan_seconds;
     int net, log_level;
 };
 
@@ -68,6 +69,7 @@ struct lb_box {
     unsigned long long start_time;
     char boot_id[40];
     bool entrypoint_missing, storage_full;
+    int deaf; /* attempts to attach that failed in a row */
     struct lb_link *link;
     uv_timer_t ttl_timer;
     int handles;
@@ -92,6 +94,7 @@ struct lb {
     char boot_id[40];
     struct lb_box *boxes; /* newest first */
     int box_count;
+    int jobs; /* on the pool; each `after` callback counts itself off */
     bool draining, ready;
     bool net_host;
 };
@@ -99,6 +102,7 @@ extern struct lb lb;
 
 /* ---- main.c ---- */
 int64_t lb_now_ms(void);
+void lb_queue(uv_work_t *work, uv_work_cb run, uv_after_work_cb after); /* uv_queue_work, counted in lb.jobs */
 
 /* ---- box.c ---- */
 struct lb_box *lb_box_new(void); /* with id, token, nonce; not in the table */
@@ -203,6 +207,7 @@ int lb_volume_stat(const char *claim, struct stat *st);
 int lb_volume_remove(const char *claim);    /* 0 or errno; missing is fine */
 int64_t lb_volume_limit(const char *claim); /* bytes, 0 = none */
 void lb_scan_start(void);
+void lb_scan_stop(void);
 int64_t lb_parse_quantity(const char *text); /* 512Mi, 2G, 100; -1 = not a quantity */
 const char *lb_storage_mode(void);
 

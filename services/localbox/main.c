@@ -72,6 +72,8 @@ static const struct sk_config_key keys[] = {
                   "Threads for files and process starts."),
     SK_CONFIG_ENUM(struct lb_config, net, "SANDKEEP_LOCALBOX_NET", "off", net_choices,
                    "Network of sandboxes: off = loopback of their own, host = the machine's."),
+    SK_CONFIG_INT(struct lb_config, orphan_seconds, "SANDKEEP_LOCALBOX_ORPHAN_SECONDS", 600, 1, 86400, "s",
+                  "A sandbox ends by itself after so long without its daemon."),
     SK_CONFIG_INT(struct lb_config, drain_seconds, "SANDKEEP_DRAIN_SECONDS", 25, 0, 3600, "s",
                   "How long requests may go on after SIGTERM."),
     SK_CONFIG_LOG_LEVEL(struct lb_config, log_level),
@@ -92,6 +94,12 @@ int64_t lb_now_ms(void)
     uv_timeval64_t now;
     uv_gettimeofday(&now);
     return now.tv_sec * 1000 + now.tv_usec / 1000;
+}
+
+void lb_queue(uv_work_t *work, uv_work_cb run, uv_after_work_cb after)
+{
+    lb.jobs++;
+    uv_queue_work(lb.loop, work, run, after);
 }
 
 /* ---- start ---- */
@@ -232,16 +240,27 @@ static void admin_stopped(void *arg)
     sk_loop_stop(loop);
 }
 
-static void server_closed(void *arg)
+/* Jobs hold pointers to boxes: the table goes when the last of them is done (each is bounded in time). */
+static void finish(uv_timer_t *timer)
 {
-    (void)arg;
-    lb.server = NULL;
+    if (lb.jobs > 0) {
+        uv_timer_start(timer, finish, 10, 0);
+        return;
+    }
     while (lb.boxes != NULL)
         lb_box_remove(lb.boxes);
     if (admin != NULL)
         sk_admin_stop(admin, admin_stopped, NULL);
     else
         sk_loop_stop(loop);
+}
+
+static void server_closed(void *arg)
+{
+    (void)arg;
+    lb.server = NULL;
+    lb_scan_stop();
+    finish(&drain_timer);
 }
 
 static void close_server(void)

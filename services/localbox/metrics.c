@@ -48,10 +48,27 @@ static struct sk_metric open_connections = {.name = "sandkeep_localbox_connectio
                                             .kind = SK_METRIC_GAUGE,
                                             .read = connections};
 
+static double counter(void *arg)
+{
+    const struct sk_stream_counters *c = lb.server != NULL ? sk_stream_server_counters(lb.server) : NULL;
+    return c == NULL ? 0 : (double)*(const uint64_t *)((const char *)c + (size_t)(uintptr_t)arg);
+}
+
+#define HTTP_GAUGE(var, metric, text, field)                                                                           \
+    static struct sk_metric var = {.name = metric,                                                                     \
+                                   .help = text,                                                                       \
+                                   .kind = SK_METRIC_GAUGE,                                                            \
+                                   .read = counter,                                                                    \
+                                   .read_arg = (void *)offsetof(struct sk_stream_counters, field)}
+HTTP_GAUGE(refused, "sandkeep_localbox_refused_connections", "Connections refused since start: too many at once",
+           refused);
+HTTP_GAUGE(bad, "sandkeep_localbox_bad_requests", "Requests refused since start for their framing", bad_requests);
+HTTP_GAUGE(late, "sandkeep_localbox_timeouts", "Connections ended since start by a time limit", timeouts);
+
 void lb_metrics_register(void)
 {
-    struct sk_metric *all[] = {&sandbox_events, &proxied,   &proxy_errors,    &storage_stops,
-                               &create_seconds, &sandboxes, &open_connections};
+    struct sk_metric *all[] = {&sandbox_events, &proxied,          &proxy_errors, &storage_stops, &create_seconds,
+                               &sandboxes,      &open_connections, &refused,      &bad,           &late};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         sk_metric_register(all[i]);
 }

@@ -80,6 +80,7 @@ static void start_save(struct lb_box *box);
 
 static void save_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct save *s = work->data;
     struct lb_box *box = s->box;
     int error = status != 0 ? EIO : s->error;
@@ -113,7 +114,7 @@ static void start_save(struct lb_box *box)
     s->work.data = s;
     snprintf(s->id, sizeof(s->id), "%s", box->id);
     s->text = lb_box_record(box);
-    uv_queue_work(lb.loop, &s->work, save_work, save_after);
+    lb_queue(&s->work, save_work, save_after);
 }
 
 void lb_box_save(struct lb_box *box, lb_saved_fn done, void *arg)

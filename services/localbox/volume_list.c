@@ -107,6 +107,7 @@ static void list_work(uv_work_t *work)
 
 static void list_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct volume_list *list = work->data;
     size_t shown = json_array_size(list->items);
 
@@ -157,7 +158,7 @@ void lb_volume_list(struct sk_stream *x)
             list->x = x;
             list->work.data = list;
             sk_stream_set(x, &list_ops, list);
-            uv_queue_work(lb.loop, &list->work, list_work, list_after);
+            lb_queue(&list->work, list_work, list_after);
             list = NULL;
         }
     }

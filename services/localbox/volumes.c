@@ -108,6 +108,7 @@ static void job_work(uv_work_t *work)
 
 static void job_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct volume_job *j = work->data;
     struct sk_stream *x = j->x;
     if (x != NULL) {
@@ -150,7 +151,7 @@ static void job_start(struct sk_stream *x, const char *claim, int64_t limit, boo
     j->work.data = j;
     snprintf(j->claim, sizeof(j->claim), "%s", claim);
     sk_stream_set(x, &job_ops, j);
-    uv_queue_work(lb.loop, &j->work, job_work, job_after);
+    lb_queue(&j->work, job_work, job_after);
 }
 
 static void bad(struct sk_stream *x, int status, const char *code, const char *message)
@@ -274,10 +275,15 @@ static void next_scan(uint64_t delay_ms);
 
 static void scan_after(uv_work_t *work, int status)
 {
+    lb.jobs--;
     struct scan *s = work->data;
     struct lb_box *box = lb_box_find(s->id);
     (void)status;
     scanning = false;
+    if (lb.server == NULL) {
+        free(s);
+        return;
+    }
     if (box != NULL && box->link != NULL && (s->over || box->storage_full)) {
         if (s->over && !box->storage_full) {
             lb_count(LB_COUNT_STORAGE_STOPS);
@@ -333,12 +339,18 @@ static void on_scan(uv_timer_t *timer)
             memcpy(s->claims[s->count++], box->volumes[i].claim, LB_CLAIM_SIZE);
     }
     s->work.data = s;
-    uv_queue_work(lb.loop, &s->work, scan_work, scan_after);
+    lb_queue(&s->work, scan_work, scan_after);
 }
 
 static void next_scan(uint64_t delay_ms)
 {
     uv_timer_start(&scan_timer, on_scan, delay_ms < 20 ? 20 : delay_ms, 0);
+}
+
+void lb_scan_stop(void)
+{
+    if (scan_timer.loop != NULL)
+        uv_timer_stop(&scan_timer);
 }
 
 void lb_scan_start(void)

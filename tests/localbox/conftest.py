@@ -198,6 +198,23 @@ def box(daemon):
     made.delete()
 
 
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def resident_kb(pid):
+    return int(open(f"/proc/{pid}/status").read().split("VmRSS:")[1].split()[0])
+
+
+def resident_limit_kb():
+    """What a process of ours may take while it streams; sanitizers keep freed memory for a while."""
+    sanitized = b"__asan_init" in (BIN / "sk-localbox").read_bytes() or b"__tsan_init" in (BIN / "sk-localbox").read_bytes()
+    return 400_000 if sanitized else 40_000
+
+
 def free_of_leaks(daemon):
     """Folders below sandboxes/ that belong to no listed sandbox."""
     listed = {item["id"] for item in daemon.request("GET", "/v1/sandboxes?pageSize=200").json["items"]}

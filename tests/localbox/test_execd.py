@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import KEY
+from conftest import KEY, resident_kb, resident_limit_kb
 
 
 def types(events):
@@ -91,8 +91,7 @@ def test_slow_reader_slows_the_command_not_the_memory(box):
     time.sleep(1)
     pid = box.daemon.record(box.id)["initPid"]
     for process in (pid, box.daemon.process.pid):
-        status = open(f"/proc/{process}/status").read()
-        assert int(status.split("VmRSS:")[1].split()[0]) < 40000
+        assert resident_kb(process) < resident_limit_kb()
     total = sum(1 for block in answer.read().decode().split("\n\n") if '"stdout"' in block)
     assert total == 500000
 
@@ -269,7 +268,7 @@ def test_large_file_streams_through(shared):
         total += len(piece)
     assert total == 200000000
     for process in (shared.daemon.record(shared.id)["initPid"], shared.daemon.process.pid):
-        assert int(open(f"/proc/{process}/status").read().split("VmRSS:")[1].split()[0]) < 40000
+        assert resident_kb(process) < resident_limit_kb()
     shared.run("rm /workspace/large")
 
 

@@ -27,7 +27,7 @@ struct sk_stream_server {
         uv_tcp_t tcp;
         uv_pipe_t pipe;
     } listener;
-    bool listening, is_pipe, draining, closing, freed;
+    bool listening, is_pipe, draining, closing, freed, telling;
     void (*on_request)(void *arg, struct sk_stream *x);
     void *arg;
     void (*on_drained)(void *arg);
@@ -869,7 +869,7 @@ static void check_drained(struct sk_stream_server *server)
 
 static void check_closed(struct sk_stream_server *server)
 {
-    if (!server->closing || server->count > 0 || !server->listener_closed || server->freed)
+    if (!server->closing || server->count > 0 || !server->listener_closed || server->freed || server->telling)
         return;
     server->freed = true;
     if (server->on_closed != NULL)
@@ -891,7 +891,9 @@ static void conn_closed(struct sk_conn *conn)
     sk_message_free(&c->head);
     sk_pending_free(&c->pending);
     free(c);
+    server->telling = true; /* on_drained may close the server */
     check_drained(server);
+    server->telling = false;
     check_closed(server);
 }
 

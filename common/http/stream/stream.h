@@ -78,9 +78,11 @@ struct sk_stream_server *sk_stream_server_new(uv_loop_t *loop, const struct sk_s
 SK_MUST_USE int sk_stream_server_listen_tcp(struct sk_stream_server *server, const char *host, int port, int *bound);
 /* A listening unix socket that exists already (for example inherited); takes the descriptor over on success. */
 SK_MUST_USE int sk_stream_server_listen_fd(struct sk_stream_server *server, int fd);
-/* Stops accepting, closes idle connections, ends the others after their answer, then calls on_drained once. */
+/* Stops accepting, closes idle connections, ends the others after their answer, then calls on_drained once (at once,
+ * from inside this call, when there is no connection). on_drained may close the server. */
 void sk_stream_server_drain(struct sk_stream_server *server, void (*on_drained)(void *arg), void *arg);
-/* Cuts everything; the server is freed after on_closed (may be NULL) has run. */
+/* Cuts everything; the server is freed after on_closed (may be NULL) has run (from inside this call when nothing is
+ * open). */
 void sk_stream_server_close(struct sk_stream_server *server, void (*on_closed)(void *arg), void *arg);
 size_t sk_stream_server_connections(const struct sk_stream_server *server);
 const struct sk_stream_counters *sk_stream_server_counters(const struct sk_stream_server *server);

@@ -62,7 +62,7 @@ static void control_close(struct control *c)
         c->next->previous = c->previous;
     control_count--;
     if (c->attached && --sk_init_state.attached == 0)
-        uv_timer_start(&sk_init_state.orphan_timer, on_orphan, SK_INIT_ORPHAN_MS, 0);
+        uv_timer_start(&sk_init_state.orphan_timer, on_orphan, sk_init_state.orphan_ms, 0);
     uv_close((uv_handle_t *)&c->pipe, on_closed);
     uv_close((uv_handle_t *)&c->timer, on_closed);
     if (c->tcp_open)
@@ -317,10 +317,10 @@ static void on_connection(uv_stream_t *server, int status)
 
 int sk_init_control_start(int fd)
 {
-    uv_timer_start(&sk_init_state.orphan_timer, on_orphan, SK_INIT_ORPHAN_MS, 0);
+    uv_timer_start(&sk_init_state.orphan_timer, on_orphan, sk_init_state.orphan_ms, 0);
     uv_pipe_init(&sk_init_state.loop, &listener, 0);
     int rc = uv_pipe_open(&listener, fd);
     if (rc != 0)
         return rc;
-    return uv_listen((uv_stream_t *)&listener, 128, on_connection);
+    return uv_listen((uv_stream_t *)&listener, 1024, on_connection);
 }

@@ -22,7 +22,6 @@
 #define SK_INIT_FD_CONFIG  6
 
 /* Bounds, all on purpose: a sandbox's init must stay small whatever its user does. */
-#define SK_INIT_ORPHAN_MS       600000   /* without a daemon for this long: end */
 #define SK_INIT_COMMANDS_MAX    512      /* finished commands whose status is kept */
 #define SK_INIT_LOGS_MAX        128      /* background logs kept open */
 #define SK_INIT_COMMAND_KEEP_MS 86400000 /* and for at most a day */
@@ -49,7 +48,8 @@ struct sk_init {
     int64_t memory_bytes; /* limit to show in metrics, 0 = the machine's */
     bool paused, storage_full, ending;
     pid_t entrypoint;
-    int attached; /* daemons connected */
+    int attached;       /* daemons connected */
+    uint64_t orphan_ms; /* without a daemon for so long: end */
     uv_timer_t orphan_timer, ttl_timer;
     uv_signal_t sigchld;
 };

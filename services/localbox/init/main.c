@@ -132,6 +132,7 @@ int main(void)
     s->nonce = json_string_value(json_object_get(s->config, "nonce"));
     s->cwd = json_string_value(json_object_get(s->config, "cwd"));
     s->memory_bytes = config_int("memory_bytes");
+    s->orphan_ms = config_int("orphan_ms") > 0 ? (uint64_t)config_int("orphan_ms") : 600000;
     char *none[] = {NULL};
     s->env = sk_init_env_with(none, json_object_get(s->config, "env"));
     json_object_del(s->config, "env");
