@@ -7,38 +7,53 @@
 #include <string.h>
 
 static const struct {
+    const char *name;
     int percent;
     int64_t low, high;
 } kinds[SIM_FAULT_COUNT] = {
-#define SIM_FAULT(name, wire, percent, low, high, doc) [SIM_FAULT_##name] = {percent, low, high},
+#define SIM_FAULT(name, wire, percent, low, high, doc) [SIM_FAULT_##name] = {wire, percent, low, high},
 #include "tests/sim/faults.def"
 #undef SIM_FAULT
 };
 
-static void draw_faults(struct sim_scenario *s, struct sim_rng *rng)
+/* A stream of its own for everything that has a name: a kind that is added later changes no other kind of an old seed.
+ */
+static struct sim_rng stream_of(uint64_t seed, const char *name)
 {
+    uint64_t hash = 0xcbf29ce484222325u;
+    struct sim_rng rng;
+
+    while (*name != '\0')
+        hash = (hash ^ (unsigned char)*name++) * 0x100000001b3u;
+    sim_rng_seed(&rng, seed, hash);
+    return rng;
+}
+
+static void draw_faults(struct sim_scenario *s, uint64_t seed)
+{
+    struct sim_rng rng = stream_of(seed, "calm");
     /* One run in twelve is calm: what goes wrong there goes wrong without any help. */
-    bool calm = sim_below(rng, 12) == 0;
+    bool calm = sim_below(&rng, 12) == 0;
 
     for (int kind = 0; kind < SIM_FAULT_COUNT; kind++) {
-        bool on = sim_percent(rng, kinds[kind].percent) && !calm;
-        int64_t intensity = sim_between(rng, kinds[kind].low, kinds[kind].high);
-
-        s->fault[kind] = on ? intensity : 0;
+        rng = stream_of(seed, kinds[kind].name);
+        if (sim_percent(&rng, kinds[kind].percent) && !calm)
+            s->fault[kind] = sim_between(&rng, kinds[kind].low, kinds[kind].high);
     }
 }
 
-static void draw_crash_points(struct sim_scenario *s, struct sim_rng *rng)
+static void draw_crash_points(struct sim_scenario *s, uint64_t seed)
 {
     static const int64_t spans[] = {1, 3, 12, 60};
+    struct sim_rng rng = stream_of(seed, "crash points");
 
     s->crash_point_count = (int)s->fault[SIM_FAULT_CRASH_POINT];
     for (int i = 0; i < s->crash_point_count; i++) {
         struct sim_crash_point *point = &s->crash_points[i];
 
-        point->call = (enum sim_call)sim_below(rng, SIM_CALL_COUNT);
-        point->nth = 1 + (int64_t)sim_below(rng, (uint64_t)spans[sim_below(rng, 4)]);
-        point->after = sim_percent(rng, 50);
+        point->call = (enum sim_call)sim_below(&rng, SIM_CALL_COUNT);
+        point->nth = 1 + (int64_t)sim_below(&rng, (uint64_t)spans[sim_below(&rng, 4)]);
+        point->after = sim_percent(&rng, 50);
     }
 }
 
@@ -108,7 +123,7 @@ void sim_scenario_draw(struct sim_scenario *s, uint64_t seed)
     s->has_volumes = sim_percent(&rng, 85);
     s->bad_images = sim_percent(&rng, 35);
     draw_settings(s, &rng);
-    draw_faults(s, &rng);
-    draw_crash_points(s, &rng);
+    draw_faults(s, seed);
+    draw_crash_points(s, seed);
     s->quiet_bound_ms = SIM_QUIET_BOUND_MS(s);
 }

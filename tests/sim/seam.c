@@ -99,7 +99,10 @@ static bool went_down_since(const struct sim_world *w, enum sim_service service,
 
 static bool reachable(const struct sim_inc *inc, enum sim_service service)
 {
-    return !sim_down(inc->w, service) && (service != SIM_BUS || sim_now_us(inc->w->sched) >= inc->cut_until_us);
+    int64_t now = sim_now_us(inc->w->sched);
+
+    return !sim_down(inc->w, service) && (service != SIM_BUS || now >= inc->cut_until_us) &&
+           (service != SIM_LEASE || now >= inc->lease_cut_until_us);
 }
 
 /* Faults of calls that are alike for all calls of a service; the provider's and the bus's own stand with them. */

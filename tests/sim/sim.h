@@ -187,7 +187,8 @@ struct sim_inc {
     bool hint_all, woken;
     bool crashed, drain, stopping, ended;
     int workers;
-    int64_t started_us, cut_until_us; /* bus connection */
+    int64_t started_us;
+    int64_t cut_until_us, lease_cut_until_us; /* cannot reach the message server, the lease service */
     bool stuck_reported;
 };
 

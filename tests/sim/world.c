@@ -402,6 +402,10 @@ static void happens_to_replicas(struct sim_world *w, enum sim_fault kind)
         }
     } else if (inc != NULL && kind == SIM_FAULT_DRAIN) {
         sim_inc_drain(inc);
+    } else if (inc != NULL && kind == SIM_FAULT_LEASE_CUT) {
+        inc->lease_cut_until_us = sim_now_us(w->sched) + sim_between(&w->faults, 200, 3000) * SIM_MS;
+        SIM_TRACE(w, "--- %s cannot reach the lease service", inc->group.name);
+        sim_lease_vanish(w);
     } else if (inc != NULL) {
         inc->cut_until_us = sim_now_us(w->sched) + sim_between(&w->faults, 200, 5000) * SIM_MS;
         SIM_TRACE(w, "--- %s loses its connection to the message server", inc->group.name);
@@ -464,7 +468,7 @@ void sim_world_plan(struct sim_world *w)
         SIM_FAULT_STORE_FAILOVER, SIM_FAULT_STORE_OUTAGE,   SIM_FAULT_LEASE_OUTAGE,   SIM_FAULT_PROVIDER_OUTAGE,
         SIM_FAULT_LEASE_WIPE,     SIM_FAULT_LEASE_VANISH,   SIM_FAULT_BUS_OUTAGE,     SIM_FAULT_BUS_WIPE,
         SIM_FAULT_PROVIDER_GONE,  SIM_FAULT_PROVIDER_PAUSE, SIM_FAULT_FASTGPT,        SIM_FAULT_MALFORMED,
-        SIM_FAULT_KILL_ALL,       SIM_FAULT_DRAIN,          SIM_FAULT_BUS_DISCONNECT,
+        SIM_FAULT_KILL_ALL,       SIM_FAULT_DRAIN,          SIM_FAULT_BUS_DISCONNECT, SIM_FAULT_LEASE_CUT,
     };
 
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
@@ -489,7 +493,7 @@ void sim_world_calm(struct sim_world *w)
         w->down_until_us[i] = w->down_until_us[i] > sim_now_us(w->sched) ? sim_now_us(w->sched) : w->down_until_us[i];
     for (int i = 0; i < SIM_REPLICAS_MAX; i++) {
         if (w->slots[i] != NULL)
-            w->slots[i]->cut_until_us = 0;
+            w->slots[i]->cut_until_us = w->slots[i]->lease_cut_until_us = 0;
     }
     sim_pump_later(w);
 }
