@@ -332,8 +332,11 @@ static void append_max_time(const struct sk_mongo_op *op, bson_t *command)
         BSON_APPEND_INT64(command, "maxTimeMS", left);
 }
 
-int sk_mongo_read(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, struct sk_error *err)
+/* `plain`: without the read concern of the URI, which commands about the server itself do not take. */
+static int run_read(struct sk_mongo_op *op, bool plain, const bson_t *command, bson_t *reply, struct sk_error *err)
 {
+    mongoc_client_t *driver = op->client->driver;
+    const char *database = op->store->database;
     struct sk_error local;
     bson_error_t error;
     char text[256];
@@ -346,8 +349,10 @@ int sk_mongo_read(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, 
             bson_init(reply);
             result = -1;
         } else {
-            mongoc_client_read_command_with_opts(op->client->driver, op->store->database, command, NULL, NULL, reply,
-                                                 &error);
+            if (plain)
+                mongoc_client_command_with_opts(driver, database, command, NULL, NULL, reply, &error);
+            else
+                mongoc_client_read_command_with_opts(driver, database, command, NULL, NULL, reply, &error);
             result = 0;
             if (!answered(reply)) {
                 result = fail_without_answer(op, false, false, &error, &local);
@@ -366,6 +371,16 @@ int sk_mongo_read(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, 
     if (err != NULL)
         *err = local;
     return -1;
+}
+
+int sk_mongo_read(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, struct sk_error *err)
+{
+    return run_read(op, false, command, reply, err);
+}
+
+int sk_mongo_ask(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, struct sk_error *err)
+{
+    return run_read(op, true, command, reply, err);
 }
 
 void sk_mongo_first_batch(const bson_t *reply, sk_mongo_doc_fn fn, void *arg)

@@ -318,7 +318,7 @@ enum sk_cas_result sk_mongo_remove(void *self, struct sk_call *call, const struc
                                    struct sk_error *err)
 {
     struct sk_store_mongo *store = sk_mongo_self(self);
-    bson_t filter = BSON_INITIALIZER, command = BSON_INITIALIZER, deletes, statement;
+    bson_t filter = BSON_INITIALIZER, command = BSON_INITIALIZER, deletes, statement, absent;
     enum sk_cas_result result = SK_CAS_ERROR;
     struct sk_mongo_written written;
     struct sk_mongo_op op;
@@ -327,8 +327,10 @@ enum sk_cas_result sk_mongo_remove(void *self, struct sk_call *call, const struc
         sk_fail(err, SK_ERR_INTERNAL, "remove refused: only a record in deletion may be removed");
         goto out;
     }
-    /* No first event: the outbox is absent or empty. */
-    BSON_APPEND_NULL(&filter, "outbox.0");
+    /* No first event: the outbox is absent or empty. (null would match events that have no field called "0".) */
+    BSON_APPEND_DOCUMENT_BEGIN(&filter, "outbox.0", &absent);
+    BSON_APPEND_BOOL(&absent, "$exists", false);
+    bson_append_document_end(&filter, &absent);
     BSON_APPEND_UTF8(&command, "delete", store->names[SK_MONGO_INSTANCES]);
     BSON_APPEND_ARRAY_BEGIN(&command, "deletes", &deletes);
     BSON_APPEND_DOCUMENT_BEGIN(&deletes, "0", &statement);

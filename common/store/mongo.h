@@ -151,6 +151,8 @@ void sk_mongo_disconnect(struct sk_store_mongo *store);
 typedef bool (*sk_mongo_doc_fn)(void *arg, const bson_t *doc);
 /* Runs a read command; *reply is always initialised (destroy it). */
 SK_MUST_USE int sk_mongo_read(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, struct sk_error *err);
+/* The same for commands about the server itself (ping, listIndexes, listCollections). */
+SK_MUST_USE int sk_mongo_ask(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, struct sk_error *err);
 /* Runs a write command ("update", "insert", "delete", "findAndModify" …); its errors are those of the store's contract.
  * `reply` may be NULL. */
 SK_MUST_USE int sk_mongo_write(struct sk_mongo_op *op, const bson_t *command, struct sk_mongo_written *written,

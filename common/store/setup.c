@@ -123,7 +123,7 @@ static int ensure_index(struct sk_mongo_op *op, const struct index_spec *spec, s
     struct existing existing = {.spec = spec};
     bson_t *command = BCON_NEW("listIndexes", BCON_UTF8(op->store->names[spec->collection]));
     bson_t reply;
-    int result = sk_mongo_read(op, command, &reply, err), code = 0;
+    int result = sk_mongo_ask(op, command, &reply, err), code = 0;
 
     if (result == 0)
         sk_mongo_first_batch(&reply, compare_index, &existing);
@@ -177,7 +177,7 @@ int sk_mongo_ping(void *self, struct sk_call *call, struct sk_error *err)
 
     result = sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_PING, &op, err);
     if (result == 0) {
-        result = sk_mongo_read(&op, command, &reply, err);
+        result = sk_mongo_ask(&op, command, &reply, err);
         bson_destroy(&reply);
         sk_mongo_end(&op);
     }
@@ -233,7 +233,7 @@ static int collection_exists(struct sk_mongo_op *op, enum sk_mongo_collection co
         return 0;
     command = BCON_NEW("listCollections", BCON_INT32(1), "filter", "{", "name", BCON_UTF8(store->names[collection]),
                        "}", "nameOnly", BCON_BOOL(true));
-    result = sk_mongo_read(op, command, &reply, err);
+    result = sk_mongo_ask(op, command, &reply, err);
     *exists = false;
     if (result == 0) {
         sk_mongo_first_batch(&reply, note_collection, exists);
