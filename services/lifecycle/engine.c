@@ -116,6 +116,7 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
 {
     bool ambiguous = false;
 
+    run->in_doubt = false;
     for (int tries = 0;; tries++) {
         struct sk_error err = {.code = SK_OK};
         int result = write_once(run, count, guard, &err);
@@ -135,7 +136,7 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
             }
             lc_note_store(run->replica, false);
             if (err.outcome == SK_OUTCOME_UNKNOWN)
-                ambiguous = true;
+                ambiguous = run->in_doubt = true;
         }
         /* Until the store answers nothing is known; when it does, one look settles it. */
         while (ambiguous && (verdict = read_back(run)) == VERDICT_UNKNOWN) {
@@ -153,6 +154,7 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
             return -1;
         }
     }
+    run->in_doubt = false;
     lc_note_store(run->replica, true);
     if (count > 0)
         lc_relay_hint(run->replica, run->events, count,
@@ -281,6 +283,10 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
         sk_copy_cut(event->reason, sizeof(event->reason), claim->reason);
     else if (run->command != NULL)
         memcpy(event->reason, run->command->params.reason, sizeof(event->reason));
+    /* FastGPT's delete, taken over in its last phase: a record of ours in that phase always has its deleted event. */
+    if (takeover && claim->type == SK_OP_DELETE &&
+        sk_op_phase_index(SK_OP_DELETE, run->after.operation.phase) == info->phase_count - 1)
+        (void)event_add(run, &count, SK_EVENT_DELETED, info->transitional, SK_STATUS_NONE, &run->after.operation);
     if (claim->if_idle) {
         guard.last_active_at = true;
         guard.unpinned_at = now_ms;
@@ -292,7 +298,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
     }
     run->claimed = true;
     run->create_sent = false;
-    run->created_id[0] = '\0';
+    run->created_id[0] = run->ensured_volume[0] = '\0';
     run->provider = lc_provider(r, run->record.provider);
     lc_beats_add(run, begin_step(run));
     lc_count(r, LC_COUNT_CLAIMS, 1);
@@ -596,19 +602,19 @@ int lc_engine_block(struct lc_run *run, const struct sk_error *cause)
     return 0;
 }
 
-int lc_engine_hand_over(struct lc_run *run)
+int lc_engine_hand_over(struct lc_run *run, int64_t pause_ms)
 {
     struct sk_operation *op = &run->after.operation;
+    int64_t now_ms = sk_wall_ms(run->replica->sched);
 
     run->before = run->record;
     run->after = run->record;
-    op->heartbeat_at = sk_wall_ms(run->replica->sched);
+    op->heartbeat_at = now_ms;
     op->owner[0] = '\0';
-    op->next_attempt_at = 0;
+    op->next_attempt_at = pause_ms > 0 ? now_ms + pause_ms : 0;
     op->deadline_at = 0;
     if (write_record(run, 0, NULL) != 0)
         return -1;
-    lc_count(run->replica, LC_COUNT_HANDED_OVER, 1);
     lc_engine_forget(run);
     (void)SK_FAULT(HANDED_OVER, sk_op_name(run->record.operation.type));
     return 0;

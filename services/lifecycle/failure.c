@@ -18,13 +18,15 @@ static enum lc_outcome lost(struct lc_run *run)
 
 static enum lc_outcome hand_over(struct lc_run *run)
 {
-    if (lc_engine_hand_over(run) == 0)
+    if (lc_engine_hand_over(run, 0) == 0) {
+        lc_count(run->replica, LC_COUNT_HANDED_OVER, 1);
         SK_LOG_INFO("operation handed over", SK_F("sandboxId", run->job->sandbox_id),
                     SK_F("operationId", run->record.operation.id), SK_FI("epoch", run->record.epoch),
                     SK_F("phase", run->record.operation.phase));
-    else
+    } else {
         SK_LOG_WARN("operation could not be handed over: its heartbeat will fall silent",
                     SK_F("sandboxId", run->job->sandbox_id), SK_FE(&run->err));
+    }
     return LC_OUTCOME_CALLED_BACK;
 }
 
@@ -56,8 +58,11 @@ static bool called_back(struct lc_run *run, enum lc_outcome *outcome)
         *outcome = hand_over(run);
         return true;
     case LC_CANCEL_OVERTAKEN:
-        /* A delete comes: it claims whatever stands there, and looks at the provider itself. */
+        /* A delete comes: it claims whatever stands there, and looks at the provider itself. Should it not come, the
+         * operation is free after a while: nobody beats for it from here on. */
         *outcome = LC_OUTCOME_AGAIN;
+        if (lc_engine_hand_over(run, run->replica->settings.lease_ttl_ms) != 0)
+            SK_LOG_DEBUG("overtaken operation not released", SK_F("sandboxId", run->job->sandbox_id), SK_FE(&run->err));
         lc_engine_forget(run);
         lc_remote_clean_own(run);
         return true;
@@ -81,6 +86,12 @@ enum lc_outcome lc_operation_failed(struct lc_run *run)
         return lc_give_up(run);
     if (run->err.code == SK_ERR_LOST_OWNERSHIP)
         return lost(run);
+    /* A write that was sent and neither confirmed nor seen may arrive at any time: nothing is written over it that it
+     * could still be applied to. The next claim, by whoever makes it, fences it. */
+    if (run->in_doubt) {
+        lc_engine_forget(run);
+        return lc_job_cancelled(run->job) == LC_CANCEL_DRAIN ? LC_OUTCOME_CALLED_BACK : LC_OUTCOME_OUTAGE;
+    }
     if (lc_job_cancelled(run->job) != LC_CANCEL_NONE && called_back(run, &outcome))
         return outcome;
     switch (run->err.code) {
@@ -134,6 +145,8 @@ failed:
     /* What keeps the compensation from going on counts as a failed try of the operation. */
     if (run->err.code == SK_ERR_LOST_OWNERSHIP)
         return lost(run);
+    if (run->in_doubt)
+        return LC_OUTCOME_OUTAGE;
     if (lc_job_cancelled(run->job) != LC_CANCEL_NONE && called_back(run, &outcome))
         return outcome;
     if (run->err.code == SK_ERR_STORE_UNAVAILABLE || run->err.code == SK_ERR_LEASE_UNAVAILABLE)

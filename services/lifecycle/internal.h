@@ -205,11 +205,13 @@ struct lc_run {
     struct lc_beat beat;
     int64_t step_us;     /* when the current step began */
     int64_t epoch_floor; /* the next claim must be above: a provider object carries it */
+    bool in_doubt;       /* the last write may still arrive: only a new claim fences it */
     bool insert_refused; /* the store said that the identity or the id is taken */
     bool create_sent;    /* within this claim a create may have reached the provider */
     char created_id[SK_REMOTE_ID_SIZE];
-    bool keep_quota;                 /* a stop that only repairs: the slot is needed again at once */
-    char operation_id[SK_UUID_SIZE]; /* of the last operation this job completed */
+    char ensured_volume[SK_CLAIM_NAME_SIZE]; /* within this claim its ensure may have reached the volume manager */
+    bool keep_quota;                         /* a stop that only repairs: the slot is needed again at once */
+    char operation_id[SK_UUID_SIZE];         /* of the last operation this job completed */
     struct sk_remote remotes[SK_REMOTES_MAX];
     int remote_count;
     struct sk_error err;
@@ -366,7 +368,8 @@ SK_MUST_USE int lc_engine_compensate(struct lc_run *run, enum sk_status status, 
 SK_MUST_USE int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *blocked);
 /* Blocks the claimed operation at once: this release cannot continue it. The error tells FastGPT that it may. */
 SK_MUST_USE int lc_engine_block(struct lc_run *run, const struct sk_error *cause);
-SK_MUST_USE int lc_engine_hand_over(struct lc_run *run);
+/* Takes the owner away: anybody may continue after pause_ms (0 = now). */
+SK_MUST_USE int lc_engine_hand_over(struct lc_run *run, int64_t pause_ms);
 /* lastActiveAt = now on a running record; -1 with lost_ownership when it is not running any more. */
 SK_MUST_USE int lc_engine_touch(struct lc_run *run);
 void lc_engine_forget(struct lc_run *run); /* ends heartbeats: the operation is somebody else's, or nobody's */

@@ -90,6 +90,8 @@ enum lc_outcome lc_run_delete(struct lc_run *run, const struct lc_claim *claim)
     lc_quota_release(run, run->record.team_id);
     if (wait_for_lease(run) != 0)
         return lc_operation_failed(run);
+    if (lc_engine_reached(run, "archiveDeleted"))
+        return lc_run_delete_tail(run);
     if (LC_MUTATE(DELETE_RECORD_FIRST) && lc_relay_flush(run) == 0 && lc_engine_remove(run) == 0)
         return lc_remote_remove(run) == 0 ? LC_OUTCOME_DONE : LC_OUTCOME_FAILED;
     if (!lc_engine_reached(run, "providerDeleted")) {

@@ -17,6 +17,7 @@ static int ensure_volume(struct lc_run *run)
         return 0;
     if (lc_engine_guard(run) != 0)
         return -1;
+    memcpy(run->ensured_volume, record->storage.claim_name, sizeof(run->ensured_volume));
     if (run->provider->ops->volume_ensure(run->provider->self, run->call, record->storage.claim_name, size,
                                           &run->err) != 0)
         return sk_fail_context(&run->err, "cannot make sure of the volume");

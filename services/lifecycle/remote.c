@@ -322,34 +322,58 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
     return wait_ready(run, &kept, true);
 }
 
-void lc_remote_clean_own(struct lc_run *run)
+static void clean_objects(struct lc_run *run, struct sk_call *call)
 {
     const struct sk_provider *p = run->provider;
     struct sk_remote remote;
     struct sk_error err = {.code = SK_OK};
-    struct sk_call call;
     bool found, gone;
 
-    if (!run->create_sent || p == NULL || lc_stopping(run->replica))
+    run->remote_count = SK_REMOTES_MAX;
+    if (p->ops->find(p->self, call, run->job->sandbox_id, run->remotes, &run->remote_count, &err) != 0)
         return;
-    /* The job's own call may have been called back. This one is short: it is a courtesy, the sweeps would find it too.
-     */
+    for (int i = 0; i < run->remote_count; i++) {
+        if (strcmp(run->remotes[i].job_id, run->beat.job_id) != 0 || run->remotes[i].epoch != run->beat.epoch)
+            continue;
+        /* Looked at once more: the new owner may have adopted it by now. */
+        if (p->ops->get(p->self, call, run->remotes[i].id, &remote, &found, &err) != 0 || !found ||
+            remote.epoch != run->beat.epoch)
+            continue;
+        if (p->ops->remove(p->self, call, remote.id, &gone, &err) == 0)
+            lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
+    }
+}
+
+/* An ensure that came through after a delete had removed the volume: it is empty, and its name is never used again,
+ * because every later life of the sandbox has another generation. */
+static void clean_volume(struct lc_run *run, const struct sk_provider *p, struct sk_call *call)
+{
+    struct sk_error err = {.code = SK_OK};
+
+    if (lc_read(run) != 0 || (run->found && strcmp(run->record.storage.claim_name, run->ensured_volume) == 0))
+        return;
+    if (p->ops->volume_remove(p->self, call, run->ensured_volume, &err) != 0)
+        SK_LOG_WARN("volume of a deleted sandbox may be left", SK_F("sandboxId", run->job->sandbox_id), SK_FE(&err));
+}
+
+void lc_remote_clean_own(struct lc_run *run)
+{
+    const struct sk_provider *p = run->provider;
+    struct sk_call call;
+
+    if ((!run->create_sent && run->ensured_volume[0] == '\0') || p == NULL || lc_stopping(run->replica))
+        return;
+    /* The job's own call may have been called back. This one is short: it is a courtesy, the sweeps would find the
+     * objects too. */
     sk_call_init(&call, run->replica->sched);
     call.transport = run->call->transport;
     call.deadline_us =
         sk_mono_us(run->replica->sched) + (lc_draining(run->replica) ? LC_DRAIN_CALL_MS : LC_COMMIT_MS) * 1000;
-    run->remote_count = SK_REMOTES_MAX;
-    if (p->ops->find(p->self, &call, run->job->sandbox_id, run->remotes, &run->remote_count, &err) == 0) {
-        for (int i = 0; i < run->remote_count; i++) {
-            if (strcmp(run->remotes[i].job_id, run->beat.job_id) != 0 || run->remotes[i].epoch != run->beat.epoch)
-                continue;
-            /* Looked at once more: the new owner may have adopted it by now. */
-            if (p->ops->get(p->self, &call, run->remotes[i].id, &remote, &found, &err) != 0 || !found ||
-                remote.epoch != run->beat.epoch)
-                continue;
-            if (p->ops->remove(p->self, &call, remote.id, &gone, &err) == 0)
-                lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
-        }
-    }
+    if (run->create_sent)
+        clean_objects(run, &call);
+    if (run->ensured_volume[0] != '\0')
+        clean_volume(run, p, &call);
+    run->create_sent = false;
+    run->ensured_volume[0] = '\0';
     run->call->transport = call.transport;
 }

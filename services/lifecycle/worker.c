@@ -378,7 +378,8 @@ static void run_job(struct lc_run *run, struct lc_job *job)
     run->head = NULL;
     run->command = NULL;
     run->provider = NULL;
-    run->found = run->unlocked = run->claimed = run->create_sent = run->keep_quota = run->insert_refused = false;
+    run->found = run->unlocked = run->claimed = run->create_sent = run->keep_quota = run->insert_refused =
+        run->in_doubt = false;
     run->source.held = run->lifecycle.held = false;
     run->operation_id[0] = run->created_id[0] = '\0';
     run->epoch_floor = run->wake_ms = 0;
