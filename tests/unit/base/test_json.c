@@ -87,8 +87,7 @@ START_TEST(test_depth_is_refused_cheaply)
         ck_assert_int_eq(value != NULL, depth == 64);
         json_decref(value);
     }
-    value =
-        parse("{\"a\":\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\\"[[[[[[\"}", &err);
+    value = parse("{\"a\":\"\\\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\"}", &err);
     ck_assert_msg(value != NULL, "%s", err.message);
     json_decref(value);
 }

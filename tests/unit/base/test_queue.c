@@ -199,5 +199,79 @@ START_TEST(test_no_wake_up_is_lost)
 }
 END_TEST
 
+/* As many items as sleepers, and each consumer goes on only when all have theirs: two pushes that wake the same sleeper
+ * would leave one item lying. */
+#define CROWD 4
+
+struct crowd {
+    struct sk_queue *queue;
+    pthread_barrier_t all;
+};
+
+static void *crowd_thread(void *arg)
+{
+    struct crowd *crowd = arg;
+    void *item;
+
+    while (sk_queue_pop(crowd->queue, -1, &item) == SK_QUEUE_OK)
+        pthread_barrier_wait(&crowd->all);
+    return NULL;
+}
+
+START_TEST(test_each_push_wakes_another)
+{
+    struct crowd crowd = {.queue = sk_queue_new(sched, CROWD)};
+    pthread_t threads[CROWD];
+    int value;
+
+    pthread_barrier_init(&crowd.all, NULL, CROWD + 1);
+    for (int i = 0; i < CROWD; i++)
+        pthread_create(&threads[i], NULL, crowd_thread, &crowd);
+    for (int round = 0; round < 300; round++) {
+        if (round % 10 == 0)
+            sk_sleep_ms(sched, 1); /* now and then let them fall asleep */
+        for (int i = 0; i < CROWD; i++)
+            ck_assert_int_eq(sk_queue_push_try(crowd.queue, &value), SK_QUEUE_OK);
+        pthread_barrier_wait(&crowd.all);
+    }
+    sk_queue_close(crowd.queue);
+    for (int i = 0; i < CROWD; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&crowd.all);
+    sk_queue_free(crowd.queue);
+}
+END_TEST
+
+/* A gate whose wait ends by time-out at the very moment of a push, which has chosen this consumer: if it did not look
+ * at the ring once more, the item would be left to nobody. The push happens inside the wait. */
+static struct sk_queue *pushed_to;
+static int pushed;
+
+static void wait_and_push(void *self, struct sk_gate *gate, uint64_t ticket, int64_t timeout_ms)
+{
+    (void)self;
+    (void)gate;
+    (void)ticket;
+    (void)timeout_ms;
+    pushed++;
+    ck_assert_int_eq(sk_queue_push_try(pushed_to, &pushed), SK_QUEUE_OK);
+}
+
+START_TEST(test_item_that_comes_with_the_timeout)
+{
+    struct sk_sched_ops ops = *sched->ops;
+    struct sk_sched unlucky = {.ops = &ops, .self = sched->self};
+    void *item;
+
+    ops.gate_wait = wait_and_push;
+    pushed_to = sk_queue_new(&unlucky, 2);
+    ck_assert_int_eq(sk_queue_pop(pushed_to, 1, &item), SK_QUEUE_OK);
+    ck_assert_ptr_eq(item, &pushed);
+    ck_assert_int_eq(pushed, 1);
+    sk_queue_free(pushed_to);
+}
+END_TEST
+
 SK_CHECK_MAIN("queue", test_order_bound_and_front, test_pop_times_out, test_closed_queue_is_emptied_first,
-              test_close_wakes_everybody, test_nothing_is_lost_or_doubled, test_no_wake_up_is_lost)
+              test_close_wakes_everybody, test_nothing_is_lost_or_doubled, test_no_wake_up_is_lost,
+              test_each_push_wakes_another, test_item_that_comes_with_the_timeout)

@@ -394,27 +394,32 @@ START_TEST(test_connections_are_bounded)
 }
 END_TEST
 
+/* h2o alone would take ten seconds, our grace for answers being written is one: idle connections take neither. Tried up
+ * to three times, because a busy machine may pause a test for longer. */
 START_TEST(test_stop_does_not_wait_for_idle_connections)
 {
-    int64_t start_us;
+    int64_t took_us = INT64_MAX;
     int fds, idle, fresh;
     char byte;
 
     start(); /* libuv keeps a pipe for signals from the first loop on */
     stop();
     fds = open_fds();
-    start();
-    idle = dial();
-    send_text(idle, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-    ck_assert_int_eq(read_answer(idle, false), 200);
-    fresh = dial(); /* never sends anything */
-    ck_assert_int_eq(get("/livez"), 200);
-    start_us = sk_mono_us(&sk_sched_system);
-    stop();
-    ck_assert_int_lt(sk_mono_us(&sk_sched_system) - start_us, 5000000); /* h2o alone: ten seconds */
-    ck_assert_int_le(recv(idle, &byte, 1, 0), 0);
-    close(idle);
-    close(fresh);
+    for (int tries = 0; tries < 3 && took_us > 900000; tries++) {
+        start();
+        idle = dial();
+        send_text(idle, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        ck_assert_int_eq(read_answer(idle, false), 200);
+        fresh = dial(); /* never sends anything */
+        ck_assert_int_eq(get("/livez"), 200);
+        took_us = sk_mono_us(&sk_sched_system);
+        stop();
+        took_us = sk_mono_us(&sk_sched_system) - took_us;
+        ck_assert_int_le(recv(idle, &byte, 1, 0), 0);
+        close(idle);
+        close(fresh);
+    }
+    ck_assert_int_le(took_us, 900000);
     ck_assert_int_eq(open_fds(), fds);
 }
 END_TEST
