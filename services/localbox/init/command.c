@@ -3,7 +3,7 @@
  * Commands: foreground (server-sent events while they run), background (log file, status) and session runs. Event
  * names, order and texts are execd's: init, ping, stdout/stderr lines, then error or execution_complete; the answer
  * ends right after the terminal event. A foreground command outlives its client; a session run does not. */
-#include "services/localbox/init/init.h"
+#include "services/localbox/init/command.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,46 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-enum kind { KIND_FOREGROUND, KIND_BACKGROUND, KIND_SESSION };
-
-struct command;
-
-/* One output pipe. It outlives its command while a grandchild still holds the other end; what comes then is dropped,
- * because a closed pipe would kill the grandchild. */
-struct tap {
-    uv_pipe_t pipe;
-    struct command *command; /* NULL = drop */
-    const char *type;        /* "stdout" or "stderr" */
-    char *line;
-    size_t len, size;
-    bool after_cr, reading, eof;
-};
-
-struct command {
-    char id[33];
-    enum kind kind;
-    pid_t pid;
-    bool running, exited, timed_out;
-    int exit_code, signal;
-    char *error;   /* could not be started */
-    char *content; /* command text, cut */
-    int64_t started_ms, finished_ms;
-    struct sk_stream *x;           /* the event stream, NULL once the client left */
-    struct sk_stream *interrupter; /* waits for the end */
-    struct tap *taps[2];
-    uv_timer_t timeout, kill_timer, ping;
-    int timers;
-    int log_fd;
-    struct sk_init_session *session;
-    int state_fd;
-    bool dead;            /* out of the table, waits for its timers */
-    struct command *next; /* newest first */
-};
 
 static struct command *first;
 static int finished_count, log_count;
@@ -126,220 +89,6 @@ static void evict(void)
     }
 }
 
-/* ---- events ---- */
-
-struct event {
-    char *data;
-    size_t len, size;
-};
-
-static void event_add(struct event *e, const char *text, size_t len)
-{
-    if (e->len + len > e->size) {
-        size_t size = (e->len + len) * 2 + 128;
-        char *grown = realloc(e->data, size);
-        if (grown == NULL)
-            return;
-        e->data = grown;
-        e->size = size;
-    }
-    memcpy(e->data + e->len, text, len);
-    e->len += len;
-}
-
-static void event_text(struct event *e, const char *text)
-{
-    event_add(e, text, strlen(text));
-}
-
-static void event_escaped(struct event *e, const char *text, size_t len)
-{
-    char *clean = malloc(len * 3 + 1);
-    if (clean == NULL)
-        return;
-    size_t n = sk_init_utf8_clean(text, len, clean);
-    size_t from = 0;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char ch = (unsigned char)clean[i];
-        if (ch >= 0x20 && ch != '"' && ch != '\\' && ch != 0x7f)
-            continue;
-        event_add(e, clean + from, i - from);
-        from = i + 1;
-        char code[8];
-        if (ch == '"' || ch == '\\') {
-            code[0] = '\\';
-            code[1] = (char)ch;
-            event_add(e, code, 2);
-        } else if (ch == '\n' || ch == '\t' || ch == '\r') {
-            event_add(e, ch == '\n' ? "\\n" : ch == '\t' ? "\\t" : "\\r", 2);
-        } else {
-            snprintf(code, sizeof(code), "\\u%04x", ch);
-            event_add(e, code, 6);
-        }
-    }
-    event_add(e, clean + from, n - from);
-    free(clean);
-}
-
-static void send_event(struct command *c, const char *type, const char *text, size_t len, const char *tail)
-{
-    if (c->x == NULL)
-        return;
-    struct event e = {0};
-    event_text(&e, "{\"type\":\"");
-    event_add(&e, type, strlen(type));
-    event_add(&e, "\"", 1);
-    if (text != NULL && len > 0) {
-        event_text(&e, ",\"text\":\"");
-        event_escaped(&e, text, len);
-        event_add(&e, "\"", 1);
-    }
-    char end[64];
-    int n = snprintf(end, sizeof(end), ",\"timestamp\":%lld", (long long)sk_init_now_ms());
-    event_add(&e, end, (size_t)n);
-    if (tail != NULL)
-        event_add(&e, tail, strlen(tail));
-    event_add(&e, "}\n\n", 3);
-    bool more = e.data == NULL || sk_stream_write(c->x, e.data, e.len);
-    free(e.data);
-    if (!more) { /* a slow reader slows the command, it does not fill our memory */
-        for (int i = 0; i < 2; i++) {
-            if (c->taps[i] != NULL && c->taps[i]->reading) {
-                c->taps[i]->reading = false;
-                uv_read_stop((uv_stream_t *)&c->taps[i]->pipe);
-            }
-        }
-    }
-}
-
-static void send_line(struct tap *t)
-{
-    struct command *c = t->command;
-    if (t->len > 0)
-        send_event(c, t->type, t->line, t->len, NULL);
-    else if (c->kind != KIND_SESSION)
-        send_event(c, t->type, "\n", 1, NULL); /* execd's spelling of an empty line */
-    t->len = 0;
-}
-
-static void take_output(struct tap *t, const char *data, size_t len)
-{
-    if (t->command == NULL || t->command->x == NULL)
-        return;
-    for (size_t i = 0; i < len;) {
-        size_t n = 0;
-        while (i + n < len && data[i + n] != '\n' && data[i + n] != '\r')
-            n++;
-        if (t->len + n > t->size) {
-            size_t size = (t->len + n) * 2;
-            char *grown = realloc(t->line, size);
-            if (grown == NULL)
-                return;
-            t->line = grown;
-            t->size = size;
-        }
-        if (n > 0) {
-            memcpy(t->line + t->len, data + i, n);
-            t->len += n;
-            t->after_cr = false;
-        }
-        i += n;
-        if (i < len) {
-            if (!(data[i] == '\n' && t->after_cr)) /* CR LF is one end of line */
-                send_line(t);
-            t->after_cr = data[i] == '\r';
-            i++;
-        } else if (t->len >= SK_INIT_LINE_MAX) {
-            send_line(t);
-        }
-    }
-}
-
-/* ---- taps ---- */
-
-static char tap_buffer[65536];
-
-static void on_tap_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
-{
-    (void)handle;
-    (void)suggested;
-    *buf = uv_buf_init(tap_buffer, sizeof(tap_buffer));
-}
-
-static void on_tap_closed(uv_handle_t *handle)
-{
-    struct tap *t = handle->data;
-    free(t->line);
-    free(t);
-}
-
-static void on_tap_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
-{
-    struct tap *t = stream->data;
-    if (nread > 0) {
-        take_output(t, buf->base, (size_t)nread);
-    } else if (nread < 0) {
-        t->eof = true;
-        t->reading = false;
-        uv_read_stop(stream);
-        if (t->command == NULL)
-            uv_close((uv_handle_t *)&t->pipe, on_tap_closed);
-    }
-}
-
-static void tap_read(struct tap *t)
-{
-    if (!t->reading && !t->eof) {
-        t->reading = true;
-        uv_read_start((uv_stream_t *)&t->pipe, on_tap_alloc, on_tap_read);
-    }
-}
-
-/* Makes a tap; *child_fd is the end for the child (to be closed by the caller). */
-static struct tap *tap_new(struct command *c, const char *type, int *child_fd)
-{
-    int fds[2];
-    if (pipe2(fds, O_CLOEXEC) != 0)
-        return NULL;
-    struct tap *t = calloc(1, sizeof(*t));
-    if (t == NULL) {
-        close(fds[0]);
-        close(fds[1]);
-        return NULL;
-    }
-    t->command = c;
-    t->type = type;
-    uv_pipe_init(&sk_init_state.loop, &t->pipe, 0);
-    t->pipe.data = t;
-    uv_pipe_open(&t->pipe, fds[0]);
-    *child_fd = fds[1];
-    return t;
-}
-
-/* The leader ended: take what is in the pipe now (not more: a grandchild may write for ever), flush the last line. */
-static void tap_finish(struct tap *t)
-{
-    uv_os_fd_t fd;
-    int waiting = 0;
-    if (!t->eof && uv_fileno((uv_handle_t *)&t->pipe, &fd) == 0 && ioctl(fd, FIONREAD, &waiting) == 0) {
-        while (waiting > 0) {
-            size_t want = (size_t)waiting < sizeof(tap_buffer) ? (size_t)waiting : sizeof(tap_buffer);
-            ssize_t n = read(fd, tap_buffer, want);
-            if (n <= 0)
-                break;
-            take_output(t, tap_buffer, (size_t)n);
-            waiting -= (int)n;
-        }
-    }
-    if (t->len > 0)
-        send_line(t);
-    t->command = NULL;
-    if (t->eof)
-        uv_close((uv_handle_t *)&t->pipe, on_tap_closed);
-    else
-        tap_read(t);
-}
-
 /* ---- life of a command ---- */
 
 static void group_kill(struct command *c, int signal)
@@ -362,7 +111,7 @@ static void on_kill(uv_timer_t *timer)
 
 static void on_ping(uv_timer_t *timer)
 {
-    send_event(timer->data, "ping", "pong", 4, NULL);
+    sk_event_send(timer->data, "ping", "pong", 4, NULL);
 }
 
 static void send_terminal(struct command *c)
@@ -372,30 +121,30 @@ static void send_terminal(struct command *c)
     struct event tail = {0};
     char text[96];
     if (c->error != NULL || c->signal != 0 || c->exit_code != 0) {
-        event_text(&tail, ",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"");
+        sk_event_text(&tail, ",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"");
         char trace[64];
         if (c->error != NULL) {
-            event_escaped(&tail, c->error, strlen(c->error));
+            sk_event_escaped(&tail, c->error, strlen(c->error));
             snprintf(trace, sizeof(trace), "cannot start");
         } else if (c->signal != 0) {
-            event_add(&tail, "-1", 2);
+            sk_event_add(&tail, "-1", 2);
             snprintf(trace, sizeof(trace), "signal: %s",
                      c->signal == SIGKILL   ? "killed"
                      : c->signal == SIGTERM ? "terminated"
                                             : strsignal(c->signal));
         } else {
             int n = snprintf(text, sizeof(text), "%d", c->exit_code);
-            event_add(&tail, text, (size_t)n);
+            sk_event_add(&tail, text, (size_t)n);
             snprintf(trace, sizeof(trace), "exit status %d", c->exit_code);
         }
-        event_text(&tail, "\",\"traceback\":[\"");
-        event_escaped(&tail, trace, strlen(trace));
-        event_add(&tail, "\"]}", 4); /* with its NUL: a string from here on */
-        send_event(c, "error", NULL, 0, tail.data);
+        sk_event_text(&tail, "\",\"traceback\":[\"");
+        sk_event_escaped(&tail, trace, strlen(trace));
+        sk_event_add(&tail, "\"]}", 4); /* with its NUL: a string from here on */
+        sk_event_send(c, "error", NULL, 0, tail.data);
     } else {
         int64_t took = (c->running ? sk_init_now_ms() : c->finished_ms) - c->started_ms;
         snprintf(text, sizeof(text), ",\"execution_time\":%lld", (long long)took);
-        send_event(c, "execution_complete", NULL, 0, took > 0 ? text : NULL);
+        sk_event_send(c, "execution_complete", NULL, 0, took > 0 ? text : NULL);
     }
     free(tail.data);
     struct sk_stream *x = c->x;
@@ -419,7 +168,7 @@ static void finish(struct command *c)
     c->finished_ms = sk_init_now_ms();
     for (int i = 0; i < 2; i++) {
         if (c->taps[i] != NULL)
-            tap_finish(c->taps[i]);
+            sk_tap_finish(c->taps[i]);
         c->taps[i] = NULL;
     }
     close_timers(c);
@@ -459,7 +208,7 @@ static void stream_drain(struct sk_stream *x)
     struct command *c = sk_stream_arg(x);
     for (int i = 0; i < 2; i++) {
         if (c->taps[i] != NULL)
-            tap_read(c->taps[i]);
+            sk_tap_read(c->taps[i]);
     }
 }
 
@@ -521,8 +270,8 @@ static void begin_events(struct command *c, struct sk_stream *x)
     c->x = x;
     sk_stream_set(x, &event_ops, c);
     sk_stream_start(x, 200, headers, 3, SK_STREAM_CHUNKED);
-    send_event(c, "init", c->id, 32, NULL);
-    send_event(c, "ping", "pong", 4, NULL);
+    sk_event_send(c, "init", c->id, 32, NULL);
+    sk_event_send(c, "ping", "pong", 4, NULL);
 }
 
 static void run(struct command *c, struct sk_stream *x, char *const *argv, const char *cwd, char *const *env,
@@ -534,9 +283,9 @@ static void run(struct command *c, struct sk_stream *x, char *const *argv, const
         if (out < 0)
             error = errno;
     } else {
-        c->taps[0] = tap_new(c, "stdout", &out);
+        c->taps[0] = sk_tap_new(c, "stdout", &out);
         if (c->kind == KIND_FOREGROUND)
-            c->taps[1] = tap_new(c, "stderr", &err);
+            c->taps[1] = sk_tap_new(c, "stderr", &err);
         else
             err = out;
         if (c->taps[0] == NULL || (c->kind == KIND_FOREGROUND && c->taps[1] == NULL))
@@ -577,7 +326,7 @@ static void run(struct command *c, struct sk_stream *x, char *const *argv, const
     uv_timer_start(&c->ping, on_ping, SK_INIT_PING_MS, SK_INIT_PING_MS);
     for (int i = 0; i < 2; i++) {
         if (c->taps[i] != NULL)
-            tap_read(c->taps[i]);
+            sk_tap_read(c->taps[i]);
     }
 }
 
