@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The connection of a bus: made, watched and replaced by one thread (the keeper), so that neither a server that is away
- * nor an authentication error nor a wiped store ever needs a restart. The library reconnects by itself while its
- * connection object lives; when it gives up (it does after two authentication errors in a row) the keeper makes a new
- * object and subscribes everything again. */
+ * nor an authentication error nor a wiped store ever needs a restart. The library's own reconnecting is off: it gives
+ * up for good after two authentication errors, sends what it buffered to whatever server comes back, and can hang in
+ * its handshake (probe.c). A connection that ends is torn down and a new one made, and everything is subscribed again.
+ */
 #include "common/bus/internal.h"
 
 #include "common/base/id.h"
@@ -20,7 +21,6 @@
 #define PINGS_OUT_MAX     2 /* a server that froze is given up after about 15 s */
 #define CLOSE_WAIT_MS     10000
 #define DRAIN_WAIT_MS     5000
-#define SERVERS_MAX       16
 
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
@@ -106,32 +106,6 @@ static void on_disconnected(natsConnection *nc, void *arg)
     }
 }
 
-static void on_reconnected(natsConnection *nc, void *arg)
-{
-    struct sk_link *link = arg;
-    struct sk_bus_nats *bus = link->bus;
-    bool current;
-
-    (void)nc;
-    pthread_mutex_lock(&bus->mu);
-    link->connected = true;
-    current = bus->link == link;
-    if (current) {
-        bus->linked = true;
-        bus->verified = false;
-        bus->connect_count++;
-        bus->last_error[0] = '\0';
-        state_changed(bus);
-    }
-    pthread_mutex_unlock(&bus->mu);
-    if (current) {
-        /* What was awaited on the old connection is lost even if its end went unnoticed. */
-        sk_replies_connection_lost(bus);
-        sk_metric_add(&sk_bus_metric_reconnects, 0, 0, 1);
-        SK_LOG_INFO("bus connected again");
-    }
-}
-
 static void on_closed(natsConnection *nc, void *arg)
 {
     struct sk_link *link = arg;
@@ -159,19 +133,6 @@ static void on_error(natsConnection *nc, natsSubscription *sub, natsStatus statu
         sk_metric_add(&sk_bus_metric_dropped, 0, 0, 1);
     if (now - last >= COMPLAIN_EVERY_US && atomic_compare_exchange_strong(&bus->complained_us, &last, now))
         SK_LOG_WARN("bus error", SK_F("status", natsStatus_GetText(status)));
-}
-
-static int64_t reconnect_delay(natsConnection *nc, int attempts, void *arg)
-{
-    struct sk_bus_nats *bus = arg;
-    int64_t ms = 2 * sk_bus_backoff_ms(attempts > 0 ? (unsigned)attempts : 1);
-    uint16_t jitter;
-
-    (void)nc;
-    if (ms > SK_BUS_RETRY_MAX_MS)
-        ms = SK_BUS_RETRY_MAX_MS;
-    sk_random(bus->sched, &jitter, sizeof(jitter));
-    return ms * 4 / 5 + ms * 2 / 5 * jitter / 65536; /* +-20 % */
 }
 
 /* ---- subscriptions ------------------------------------------------------------------------------------------------
@@ -370,28 +331,24 @@ static const struct sk_bus_ops nats_ops = {
 /* ---- the keeper ---------------------------------------------------------------------------------------------------
  */
 
-static int set_servers(natsOptions *options, const char *urls)
+/* Cuts the list of URLs into bus->servers. Returns their number. */
+static int split_servers(struct sk_bus_nats *bus)
 {
-    char *copy = strdup(urls), *rest = copy, *url;
-    const char *list[SERVERS_MAX];
-    int count = 0;
-    natsStatus status = NATS_NO_MEMORY;
+    char *rest = bus->url, *url;
 
-    while (copy != NULL && count < SERVERS_MAX && (url = strsep(&rest, ",")) != NULL) {
+    while (bus->server_count < SK_BUS_SERVERS_MAX && (url = strsep(&rest, ",")) != NULL) {
         url += strspn(url, " ");
+        url[strcspn(url, " ")] = '\0';
         if (*url != '\0')
-            list[count++] = url;
+            bus->servers[bus->server_count++] = url;
     }
-    if (copy != NULL)
-        status = count > 0 ? natsOptions_SetServers(options, list, count) : NATS_INVALID_ARG;
-    free(copy);
-    return status == NATS_OK ? 0 : -1;
+    return bus->server_count;
 }
 
-static natsOptions *options_new(struct sk_bus_nats *bus, bool coalesce, struct sk_link *link)
+static natsOptions *options_new(struct sk_bus_nats *bus, const char *url, struct sk_link *link)
 {
     natsOptions *options = NULL;
-    bool ok = natsOptions_Create(&options) == NATS_OK && set_servers(options, bus->url) == 0;
+    bool ok = natsOptions_Create(&options) == NATS_OK && natsOptions_SetURL(options, url) == NATS_OK;
 
     ok = ok && natsOptions_SetName(options, bus->client_name) == NATS_OK;
     if (ok && bus->credentials_file != NULL)
@@ -401,12 +358,10 @@ static natsOptions *options_new(struct sk_bus_nats *bus, bool coalesce, struct s
     ok = ok && natsOptions_SetTimeout(options, SK_BUS_CONNECT_TIMEOUT_MS) == NATS_OK;
     ok = ok && natsOptions_SetPingInterval(options, PING_INTERVAL_MS) == NATS_OK;
     ok = ok && natsOptions_SetMaxPingsOut(options, PINGS_OUT_MAX) == NATS_OK;
-    ok = ok && natsOptions_SetMaxReconnect(options, -1) == NATS_OK;
-    ok = ok && natsOptions_SetCustomReconnectDelay(options, reconnect_delay, bus) == NATS_OK;
+    ok = ok && natsOptions_SetAllowReconnect(options, false) == NATS_OK; /* the keeper does it, see above */
     ok = ok && natsOptions_SetWriteDeadline(options, SK_BUS_WRITE_DEADLINE_MS) == NATS_OK;
-    ok = ok && natsOptions_SetSendAsap(options, !coalesce) == NATS_OK;
+    ok = ok && natsOptions_SetSendAsap(options, !bus->coalesce_writes) == NATS_OK;
     ok = ok && natsOptions_SetDisconnectedCB(options, on_disconnected, link) == NATS_OK;
-    ok = ok && natsOptions_SetReconnectedCB(options, on_reconnected, link) == NATS_OK;
     ok = ok && natsOptions_SetClosedCB(options, on_closed, link) == NATS_OK;
     ok = ok && natsOptions_SetErrorHandler(options, on_error, link) == NATS_OK;
     if (!ok) {
@@ -418,15 +373,22 @@ static natsOptions *options_new(struct sk_bus_nats *bus, bool coalesce, struct s
 
 static int connect_new(struct sk_bus_nats *bus)
 {
-    struct sk_link *link = calloc(1, sizeof(*link));
+    const char *url = bus->servers[bus->server_next++ % (unsigned)bus->server_count];
+    struct sk_link *link;
     natsOptions *options = NULL;
     natsConnection *nc = NULL;
     natsStatus status = NATS_NO_MEMORY;
     struct sk_error err;
+    bool again;
 
+    if (sk_bus_probe(bus, url, SK_BUS_CONNECT_TIMEOUT_MS, &err) != 0) {
+        remember_error(bus, err.message);
+        return -1;
+    }
+    link = calloc(1, sizeof(*link));
     if (link != NULL) {
         *link = (struct sk_link){.bus = bus, .connected = true};
-        options = options_new(bus, bus->coalesce_writes, link);
+        options = options_new(bus, url, link);
     }
     if (options != NULL)
         status = natsConnection_Connect(&nc, options);
@@ -450,11 +412,13 @@ static int connect_new(struct sk_bus_nats *bus)
     bus->link = link;
     bus->linked = link->connected;
     bus->verified = false;
-    bus->connect_count++;
+    again = bus->connect_count++ > 0;
     bus->last_error[0] = '\0';
     state_changed(bus);
     pthread_mutex_unlock(&bus->mu);
-    SK_LOG_INFO("bus connected");
+    if (again)
+        sk_metric_add(&sk_bus_metric_reconnects, 0, 0, 1);
+    SK_LOG_INFO(again ? "bus connected again" : "bus connected");
     return 0;
 }
 
@@ -502,6 +466,16 @@ static void disconnect(struct sk_bus_nats *bus)
         free(link);
 }
 
+/* Grows after each round over the servers; +-20 %, so that many clients do not come back at one moment. */
+static int64_t pause_ms(struct sk_bus_nats *bus, unsigned failures)
+{
+    int64_t ms = sk_bus_backoff_ms(1 + (failures - 1) / (unsigned)bus->server_count);
+    uint16_t jitter;
+
+    sk_random(bus->sched, &jitter, sizeof(jitter));
+    return ms * 4 / 5 + ms * 2 / 5 * jitter / 65536;
+}
+
 static void *keeper_main(void *arg)
 {
     struct sk_bus_nats *bus = arg;
@@ -512,10 +486,9 @@ static void *keeper_main(void *arg)
         bool again = false;
         if (bus->link != NULL && bus->link->closed) {
             pthread_mutex_unlock(&bus->mu);
-            SK_LOG_WARN("bus connection was given up, making a new one");
             disconnect(bus);
             pthread_mutex_lock(&bus->mu);
-            again = true; /* not without a pause: this is how an authentication error looks */
+            again = true; /* not without a pause: a server may take connections and end them at once */
         } else if (bus->link == NULL) {
             pthread_mutex_unlock(&bus->mu);
             again = connect_new(bus) != 0;
@@ -540,14 +513,14 @@ static void *keeper_main(void *arg)
                 state_changed(bus);
             }
         } else {
-            failures = 0;
+            if (bus->linked)
+                failures = 0;
             sk_bus_wait_changed(bus, 1000);
             continue;
         }
-        failures = again ? failures + 1 : 0;
         if (again && !bus->stop) {
             /* A notification may end the pause early; the minimum is what keeps this loop from spinning. */
-            int64_t until_us = sk_mono_us(bus->sched) + sk_bus_backoff_ms(failures) * 1000;
+            int64_t until_us = sk_mono_us(bus->sched) + pause_ms(bus, ++failures) * 1000;
             while (!bus->stop && sk_mono_us(bus->sched) < until_us)
                 sk_bus_wait_changed(bus, 50);
         }
@@ -674,7 +647,7 @@ int sk_bus_nats_new(const struct sk_bus_nats_config *config, const struct sk_sch
         goto failed;
     }
     memcpy(bus->prefix, prefix, strlen(prefix) + 1);
-    probe = options_new(bus, bus->coalesce_writes, NULL);
+    probe = split_servers(bus) > 0 ? options_new(bus, bus->servers[0], NULL) : NULL;
     if (probe == NULL) {
         (void)sk_fail(err, SK_ERR_INVALID_REQUEST, "NATS URL, credentials file or token cannot be used");
         goto failed;
@@ -752,6 +725,8 @@ void sk_bus_nats_free(struct sk_bus_nats *bus)
 
 void sk_bus_nats_library_close(void)
 {
-    if (nats_CloseAndWait(CLOSE_WAIT_MS) != NATS_OK)
+    natsStatus status = nats_CloseAndWait(CLOSE_WAIT_MS);
+
+    if (status != NATS_OK && status != NATS_NOT_INITIALIZED)
         SK_LOG_WARN("threads of the NATS library did not end in time");
 }

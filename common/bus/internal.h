@@ -23,7 +23,8 @@
 #define SK_BUS_RETRY_MAX_MS      2000
 #define SK_BUS_API_TIMEOUT_MS    3000
 #define SK_BUS_PAGE_SUBJECTS     100000 /* the server's page size of a subject list */
-#define SK_BUS_WINDOW            1024   /* confirmations one call keeps in flight at once */
+#define SK_BUS_SERVERS_MAX       16
+#define SK_BUS_WINDOW            1024 /* confirmations one call keeps in flight at once */
 
 /* ---- confirmations (confirm.c): replies to what we published, matched by the last token of one inbox subject --------
  */
@@ -146,7 +147,10 @@ struct sk_link {
 struct sk_bus_nats {
     const struct sk_sched *sched;
     /* constant after _new */
-    char *url, *credentials_file, *token, *client_name;
+    char *url, *credentials_file, *token, *client_name; /* url: cut at its commas */
+    const char *servers[SK_BUS_SERVERS_MAX];
+    int server_count;
+    unsigned server_next; /* of the keeper: which server comes next */
     char prefix[64];
     int64_t ack_wait_ms, commands_max_bytes, events_max_bytes;
     int max_ack_pending, pull_batch, stream_replicas;
@@ -209,6 +213,9 @@ void sk_bus_thread_note(void); /* this thread called the library: give its memor
 /* Timed wait on bus->changed with bus->mu held. */
 void sk_bus_wait_changed(struct sk_bus_nats *bus, int64_t ms);
 int64_t sk_bus_backoff_ms(unsigned failures); /* 50 ms doubling to 2 s */
+
+/* probe.c: 0 when the server at this URL answers the handshake (also with an error) within the time. */
+SK_MUST_USE int sk_bus_probe(struct sk_bus_nats *bus, const char *url, int64_t timeout_ms, struct sk_error *err);
 
 /* setup.c */
 /* One JetStream API call: "$JS.API.<name>", JSON both ways; `request` is stolen. NULL on failure. *api_error is the

@@ -4,8 +4,13 @@
 #include "tests/conformance/bus/fixture.h"
 #include "tests/unit/check_main.h"
 
+#include <arpa/inet.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
 
 #define STOP "sandbox.cmd.lifecycle.stop.app-0123456789abcdef"
 
@@ -257,6 +262,126 @@ START_TEST(test_consumer_and_stream_removed_by_hand)
 }
 END_TEST
 
+/* ---- servers that are none ----------------------------------------------------------------------------------------
+ */
+
+struct liar {
+    int listen_fd, port;
+    const char *first, *second; /* what it says after accept, and after the first bytes of the client; NULL = nothing */
+    atomic_bool stop;
+    atomic_int connections;
+    pthread_t thread;
+};
+
+static void *liar_main(void *arg)
+{
+    struct liar *liar = arg;
+    int held[256], count = 0;
+
+    while (!atomic_load(&liar->stop)) {
+        struct pollfd wait = {.fd = liar->listen_fd, .events = POLLIN};
+        char buffer[512];
+        int fd;
+        if (poll(&wait, 1, 20) != 1 || count == 256)
+            continue;
+        fd = accept(liar->listen_fd, NULL, NULL);
+        atomic_fetch_add(&liar->connections, 1);
+        if (liar->first != NULL)
+            ck_assert_int_gt(send(fd, liar->first, strlen(liar->first), MSG_NOSIGNAL), 0);
+        if (liar->second != NULL && recv(fd, buffer, sizeof(buffer), 0) > 0)
+            (void)!send(fd, liar->second, strlen(liar->second), MSG_NOSIGNAL);
+        if (liar->second != NULL)
+            close(fd); /* else: silence */
+        else
+            held[count++] = fd;
+    }
+    while (count > 0)
+        close(held[--count]);
+    return NULL;
+}
+
+static long rss_kib(void)
+{
+    FILE *file = fopen("/proc/self/statm", "re");
+    long total = 0, resident = 0;
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%ld %ld", &total, &resident), 2);
+    fclose(file);
+    return resident * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* A frozen server, or a proxy in front of one: 3.4.1 would spin in its handshake, grow, and never come back. */
+START_TEST(test_silent_and_foreign_servers)
+{
+    static const char info[] =
+        "INFO {\"server_id\":\"X\",\"version\":\"2.9.10\",\"proto\":1,\"headers\":true,\"max_payload\":1048576}\r\n";
+    static const struct {
+        const char *first, *second;
+    } rows[] = {
+        {NULL, NULL},
+        {info, NULL},
+        {"INFO {", NULL},
+        {"HTTP/1.1 400 Bad Request\r\n\r\n", ""},
+        {info, "-ERR 'no'\r\n"},
+        {info, "PONG\r\n"},
+    };
+    struct sk_test_server server;
+
+    sk_test_server_start(&server, SK_TEST_NATS, NULL);
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct liar liar = {.first = rows[i].first, .second = rows[i].second};
+        struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(at);
+        struct sk_test_server face = {.kind = SK_TEST_NATS};
+        struct sk_bus bus;
+        struct sk_bus_nats *nats;
+        struct sk_error err;
+        struct timespec cpu_before, cpu_after;
+        int64_t start;
+        long before;
+
+        liar.listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(bind(liar.listen_fd, (struct sockaddr *)&at, sizeof(at)), 0);
+        ck_assert_int_eq(listen(liar.listen_fd, 16), 0);
+        ck_assert_int_eq(getsockname(liar.listen_fd, (struct sockaddr *)&at, &len), 0);
+        ck_assert_int_eq(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
+        snprintf(face.url, sizeof(face.url), "nats://127.0.0.1:%d", ntohs(at.sin_port));
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_before);
+        before = rss_kib();
+        nats = bus_open(&face, NULL, &bus);
+        /* One that says PONG and hangs up is connected for a moment, again and again. */
+        if (sk_bus_nats_wait(nats, 1200, &err) == 0) {
+            ck_assert_ptr_nonnull(rows[i].second);
+            sk_sleep_ms(sched, 1200);
+        }
+        clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_after);
+        ck_assert_int_lt(rss_kib() - before, 8 * 1024);
+        ck_assert_int_lt(
+            (cpu_after.tv_sec - cpu_before.tv_sec) * 1000 + (cpu_after.tv_nsec - cpu_before.tv_nsec) / 1000000, 400);
+        ck_assert_int_ge(atomic_load(&liar.connections), 1);
+        ck_assert_int_le(atomic_load(&liar.connections), 40);
+        start = sk_mono_us(sched);
+        sk_bus_nats_free(nats);
+        ck_assert_int_le(sk_mono_us(sched) - start, 4000000);
+        /* With a sound server in the list it is found. */
+        {
+            char both[300];
+            struct sk_bus_nats_config config = {.url = both};
+            snprintf(both, sizeof(both), "%s, %s", face.url, server.url);
+            ck_assert_int_eq(sk_bus_nats_new(&config, sched, &nats, &bus, &err), 0);
+            ck_assert_msg(sk_bus_nats_wait(nats, 10000, &err) == 0, "row %zu: %s", i, err.message);
+            sk_bus_nats_free(nats);
+        }
+        atomic_store(&liar.stop, true);
+        pthread_join(liar.thread, NULL);
+        close(liar.listen_fd);
+    }
+    sk_bus_nats_library_close();
+    sk_test_server_end(&server);
+}
+END_TEST
+
 /* The library gives its connection up for good after two refusals in a row; the bus must not. */
 START_TEST(test_refused_credentials_are_not_the_end)
 {
@@ -320,4 +445,4 @@ END_TEST
 SK_CHECK_MAIN("bus-outage", test_server_comes_later, test_killed_and_restarted, test_publish_lives_through_a_restart,
               test_wiped_store_is_set_up_again, test_stale_ack_does_not_hit_a_strangers_command, test_frozen_server,
               test_consumer_and_stream_removed_by_hand, test_refused_credentials_are_not_the_end,
-              test_server_without_jetstream)
+              test_server_without_jetstream, test_silent_and_foreign_servers)
