@@ -238,6 +238,22 @@ static int64_t next_epoch(const struct lc_run *run, int64_t now_ms)
     return epoch > 0 ? epoch : 1;
 }
 
+int lc_engine_former_life(struct lc_run *run, bool *lived)
+{
+    const struct sk_store *store = run->replica->seams.store;
+    struct sk_timeline_entry last;
+    int count = 1;
+
+    if (store->ops->timeline_list(store->self, lc_commit_call(run), run->job->sandbox_id, &last, &count, &run->err) !=
+        0)
+        return -1;
+    if (lived != NULL)
+        *lived = count > 0;
+    if (count > 0 && last.epoch > run->epoch_floor)
+        run->epoch_floor = last.epoch;
+    return 0;
+}
+
 int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
 {
     struct lc_replica *r = run->replica;
@@ -255,6 +271,9 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
         sk_fail(&run->err, SK_ERR_SANDBOX_BUSY, "too many events of this sandbox wait to be published");
         return -1;
     }
+    /* FastGPT may have made the record again after we deleted it, and this clock may be behind the one that did. */
+    if (run->found && run->record.epoch == 0 && lc_engine_former_life(run, NULL) != 0)
+        return -1;
     if (run->found) {
         run->before = run->record;
         run->after = run->record;
@@ -630,5 +649,13 @@ int lc_engine_touch(struct lc_run *run)
     run->before = run->record;
     run->after = run->record;
     run->after.last_active_at = now_ms;
+    return write_record(run, 0, NULL);
+}
+
+int lc_engine_raise_epoch(struct lc_run *run, int64_t epoch)
+{
+    run->before = run->record;
+    run->after = run->record;
+    run->after.epoch = epoch;
     return write_record(run, 0, NULL);
 }

@@ -352,6 +352,9 @@ struct lc_claim {
     const struct sk_error *failed;   /* delete: ends the present operation as failed with this error */
 };
 SK_MUST_USE int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim);
+/* A sandbox of this identity may have lived before: its epochs and its volume name must not come again. Raises
+ * run->epoch_floor; *lived (may be NULL) tells. -1 with run->err. */
+SK_MUST_USE int lc_engine_former_life(struct lc_run *run, bool *lived);
 /* Before and after every remote effect: not called back, and the lease is still ours. Waits while the lease service is
  * away, at most until the phase deadline. */
 SK_MUST_USE int lc_engine_guard(struct lc_run *run);
@@ -372,6 +375,8 @@ SK_MUST_USE int lc_engine_block(struct lc_run *run, const struct sk_error *cause
 SK_MUST_USE int lc_engine_hand_over(struct lc_run *run, int64_t pause_ms);
 /* lastActiveAt = now on a running record; -1 with lost_ownership when it is not running any more. */
 SK_MUST_USE int lc_engine_touch(struct lc_run *run);
+/* A stable record whose provider has an object of a later epoch, from a former life: puts the record above it. */
+SK_MUST_USE int lc_engine_raise_epoch(struct lc_run *run, int64_t epoch);
 void lc_engine_forget(struct lc_run *run); /* ends heartbeats: the operation is somebody else's, or nobody's */
 
 /* ---- failure.c

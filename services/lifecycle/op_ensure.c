@@ -26,22 +26,6 @@ static int check_source(struct lc_run *run, const struct sk_identity *identity, 
 
 /* ---- there is no record
  * ------------------------------------------------------------------------------------------------- */
-/* A sandbox of this identity may have lived before: its epochs and its volume name must not come again. */
-static int former_life(struct lc_run *run, bool *lived)
-{
-    const struct sk_store *store = run->replica->seams.store;
-    struct sk_timeline_entry last;
-    int count = 1;
-
-    if (store->ops->timeline_list(store->self, lc_commit_call(run), run->job->sandbox_id, &last, &count, &run->err) !=
-        0)
-        return -1;
-    *lived = count > 0;
-    if (*lived && last.epoch > run->epoch_floor)
-        run->epoch_floor = last.epoch;
-    return 0;
-}
-
 static void new_oid(const struct sk_sched *sched, char out[25])
 {
     static const char digits[] = "0123456789abcdef";
@@ -139,7 +123,7 @@ static enum lc_outcome create(struct lc_run *run)
         sk_fail(&run->err, SK_ERR_INVALID_REQUEST, "provider \"%s\" is not configured here", command->params.provider);
         return LC_OUTCOME_FAILED;
     }
-    if (lc_lock_source(run, &command->identity) != 0 || lc_lock(run) != 0 || former_life(run, &lived) != 0 ||
+    if (lc_lock_source(run, &command->identity) != 0 || lc_lock(run) != 0 || lc_engine_former_life(run, &lived) != 0 ||
         fill_fresh(run, fresh, lived) != 0 || check_source(run, &command->identity, fresh->team_id) != 0 ||
         lc_quota_reserve(run, fresh->team_id) != 0)
         return lc_give_up(run);
