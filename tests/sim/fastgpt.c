@@ -96,8 +96,12 @@ static void make_record(struct sim_world *w, int identity)
     }
     object = object && !effect_done(&i, SK_OP_STOP, "providerStopped") &&
              !effect_done(&i, SK_OP_DELETE, "providerDeleted") && !effect_done(&i, SK_OP_ARCHIVE, "providerDeleted");
-    if (object)
-        sim_provider_add(w, i.sandbox_id, 0, "");
+    if (object) {
+        struct sim_object *made = sim_provider_add(w, i.sandbox_id, 0, "");
+
+        /* It is there for long. */
+        made->visible_us = made->running_us = made->ready_us = sim_now_us(w->sched);
+    }
     volume = sim_provider_volume(w, i.storage.claim_name);
     if (volume != NULL &&
         (effect_done(&i, SK_OP_DELETE, "volumeDeleted") || effect_done(&i, SK_OP_ARCHIVE, "volumeDeleted")))

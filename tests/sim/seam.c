@@ -176,11 +176,15 @@ static enum sim_arrival interrupted(struct sim_io *io)
     }
 }
 
+/* An insert has nothing to be fenced by: it must not outlive a whole life of its sandbox (docs/simulator.md, limits). */
+#define LATE_INSERT_MAX_MS 100
+
 static void draw_late(struct sim_io *io)
 {
     struct sim_world *w = io->inc->w;
-    int64_t longest_ms =
-        services[io->kind] == SIM_PROVIDER ? w->scenario.ghost_max_ms : w->scenario.store_timeout_ms * 2;
+    int64_t longest_ms = services[io->kind] == SIM_PROVIDER ? w->scenario.ghost_max_ms
+                         : io->kind == SIM_STORE_INSERT     ? LATE_INSERT_MAX_MS
+                                                            : w->scenario.store_timeout_ms * 2;
 
     io->late_us = sim_now_us(w->sched) + sim_between(&w->faults, 20 * SIM_MS, longest_ms * SIM_MS);
 }

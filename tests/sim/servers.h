@@ -67,6 +67,7 @@ struct sim_store {
     int source_count;
     bool source_check;
     bool foreign_writers; /* FastGPT has written something in this run */
+    bool late;            /* the write in hand arrives late */
 };
 
 struct sim_store *sim_store_new(struct sim_world *w);

@@ -36,6 +36,7 @@ static void late_arrives(void *arg)
     struct sim_store *store = late->w->store;
     int64_t result = -1;
 
+    store->late = true;
     if (late->kind == SIM_STORE_CAS)
         result = sim_store_apply_cas(store, late->actor, &late->before, &late->after, late->events, late->event_count,
                                      late->guarded ? &late->guard : NULL);
@@ -43,6 +44,7 @@ static void late_arrives(void *arg)
         result = sim_store_apply_insert(store, late->actor, &late->after, late->events, late->event_count);
     else
         result = sim_store_apply_remove(store, late->actor, &late->before);
+    store->late = false;
     if (result == 1 && late->kind == SIM_STORE_CAS)
         sim_saw(late->w, SIM_SOME_CAS_LATE);
     sim_mark(late->w, (int)late->kind, result, 77);

@@ -138,7 +138,9 @@ static void note_change(struct sim_store *store, struct sim_doc *doc, struct sim
     doc->previous_heartbeat_us = doc->heartbeat_us;
     if (claim)
         doc->claim_us = now;
-    if (claim && after->status == SK_STATUS_DELETING && (before == NULL || before->status != SK_STATUS_DELETING))
+    /* From its first phase on a delete sees what there is; a later phase of FastGPT's is taken at its word. */
+    if (claim && after->status == SK_STATUS_DELETING && sk_op_phase_index(SK_OP_DELETE, after->operation.phase) == 0 &&
+        doc->deleting_us == 0)
         doc->deleting_us = now;
     if (claim || (after->has_operation && before->operation.heartbeat_at != after->operation.heartbeat_at))
         doc->heartbeat_us = now;
