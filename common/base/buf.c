@@ -61,7 +61,7 @@ char *sk_buf_reserve(struct sk_buf *buf, size_t len)
         buf->overflow = true;
         return NULL;
     }
-    if (buf->len > 0)
+    if (buf->base != NULL)
         memcpy(base, buf->base + buf->start, buf->len);
     base[buf->len] = '\0';
     free(buf->base);

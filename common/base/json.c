@@ -265,7 +265,7 @@ int sk_json_get_array(const json_t *object, const char *path, const char *key, u
 int sk_json_get_time(const json_t *object, const char *path, const char *key, unsigned flags, int64_t *unix_ms,
                      struct sk_error *err)
 {
-    const char *text;
+    const char *text = "";
     int found = sk_json_get_string(object, path, key, flags, 64, &text, NULL, err);
     int64_t value;
 
@@ -280,7 +280,7 @@ int sk_json_get_time(const json_t *object, const char *path, const char *key, un
 int sk_json_get_choice(const json_t *object, const char *path, const char *key, unsigned flags,
                        const char *const *choices, int *out, struct sk_error *err)
 {
-    const char *text;
+    const char *text = "";
     int found = sk_json_get_string(object, path, key, flags, 256, &text, NULL, err);
     char list[SK_ERROR_MESSAGE_MAX] = "must be one of ";
 
