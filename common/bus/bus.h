@@ -10,6 +10,7 @@
 #include "common/base/sched.h"
 
 #define SK_BUS_BODY_MAX         (256 * 1024) /* a command above this is refused (contract §2) */
+#define SK_BUS_RAW_MAX          (512 * 1024) /* bytes kept of a larger one, for its dead letter */
 #define SK_BUS_HEADERS_MAX      32
 #define SK_BUS_HEADER_VALUE_MAX 1024
 #define SK_SUBJECT_SIZE         512
@@ -21,10 +22,11 @@ struct sk_header {
 /* A message taken from the command stream. Owned by whoever holds it; freed by ack, term or nak. */
 struct sk_delivery {
     char subject[SK_SUBJECT_SIZE];
-    char *body; /* NUL-terminated; body_len counts the real bytes (may contain NUL). NULL when above SK_BUS_BODY_MAX */
-    size_t body_len;
-    const char *raw_body; /* all body_len bytes, also of an oversize message (for the dead letter); may be NULL in a
-                             simulator */
+    char *body;           /* NUL-terminated; body_len counts the real bytes (may contain NUL). NULL when above
+                           * SK_BUS_BODY_MAX or what the server lets us publish again */
+    size_t body_len;      /* of an oversize message at most SK_BUS_RAW_MAX, see raw_body */
+    const char *raw_body; /* body_len bytes, also of an oversize message: what its dead letter carries, cut so that it
+                           * can be published; may be NULL in a simulator */
     struct sk_header headers[SK_BUS_HEADERS_MAX]; /* first ones; hostile values are cut, see `headers_cut` */
     int header_count;
     bool headers_cut;
@@ -52,7 +54,9 @@ SK_MUST_USE bool sk_reply_subject_valid(const char *subject, const char *prefix)
 
 /* Headers are made safe on the way out: a name that is no token is left out, controls in a value become spaces, and
  * names of the server's own ("Nats-…") are renamed to "Sandbox-Original-Nats-…", so that a copied header cannot steer
- * the stream that the copy goes to. */
+ * the stream that the copy goes to. Of several with one name (in any case) only the last is sent, and those that are
+ * not ours share SK_BUS_HEADER_BYTES_MAX (the server takes 64 KiB): what does not fit is left out. */
+#define SK_BUS_HEADER_BYTES_MAX (32 * 1024)
 struct sk_message {
     const char *subject;
     const char *message_id; /* Nats-Msg-Id; NULL = none */

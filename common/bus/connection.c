@@ -398,6 +398,7 @@ static int connect_new(struct sk_bus_nats *bus)
         free(link);
         return -1;
     }
+    atomic_store(&bus->max_payload, natsConnection_GetMaxPayload(nc));
     pthread_mutex_lock(&bus->subs_mu);
     pthread_rwlock_wrlock(&bus->conn_lock);
     bus->nc = nc;

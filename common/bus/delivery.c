@@ -12,6 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the headers of a dead letter may take of the largest message. */
+#define HEADER_ROOM (SK_BUS_HEADER_BYTES_MAX + 16 * 1024)
+
 struct sk_token {
     struct sk_bus_nats *bus;
     natsMsg *message; /* NULL: a stray, which is settled by deleting it from the stream */
@@ -94,18 +97,30 @@ static bool copy_headers(struct sk_delivery *out, natsMsg *message)
     return sound;
 }
 
-static void set_body(struct sk_delivery *out, char *data, size_t len)
+/* `largest`: bytes that can be published again together with headers. */
+static void set_body(struct sk_delivery *out, const char *data, size_t len, size_t largest)
 {
+    bool whole = len <= SK_BUS_BODY_MAX && len <= largest;
+
+    if (largest > SK_BUS_RAW_MAX)
+        largest = SK_BUS_RAW_MAX;
     out->raw_body = data != NULL ? data : "";
-    out->body_len = len;
-    out->body = len <= SK_BUS_BODY_MAX ? (char *)(uintptr_t)out->raw_body : NULL;
+    out->body_len = whole || len < largest ? len : largest;
+    out->body = whole ? (char *)(uintptr_t)out->raw_body : NULL;
+}
+
+static size_t republishable(struct sk_bus_nats *bus)
+{
+    int64_t most = atomic_load(&bus->max_payload) - HEADER_ROOM;
+
+    return most > 0 ? (size_t)most : 0;
 }
 
 void sk_delivery_view(struct sk_delivery *out, natsMsg *message)
 {
     memset(out, 0, sizeof(*out));
     set_subject(out, natsMsg_GetSubject(message));
-    set_body(out, (char *)(uintptr_t)natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message));
+    set_body(out, natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message), SIZE_MAX);
     (void)copy_headers(out, message);
 }
 
@@ -170,7 +185,7 @@ struct sk_delivery *sk_delivery_from_message(struct sk_bus_nats *bus, natsMsg *m
     out->release = delivery_release;
     out->received_us = sk_mono_us(bus->sched);
     set_subject(out, natsMsg_GetSubject(message));
-    set_body(out, (char *)(uintptr_t)natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message));
+    set_body(out, natsMsg_GetData(message), (size_t)natsMsg_GetDataLength(message), republishable(bus));
     parse_ack_subject(out, token->ack);
     if (!copy_headers(out, message))
         reread_headers(bus, out);
@@ -196,7 +211,7 @@ struct sk_delivery *sk_delivery_stray(struct sk_bus_nats *bus, uint64_t sequence
     out->stream_sequence = sequence;
     out->delivered = 1;
     set_subject(out, subject);
-    set_body(out, body, body_len);
+    set_body(out, body, body_len, republishable(bus));
     if (header_block != NULL)
         sk_headers_parse(out, header_block, header_len);
     return out;

@@ -181,6 +181,7 @@ struct sk_bus_nats {
     atomic_bool up;             /* = linked */
     atomic_bool usable;         /* = linked && verified: for connected() */
     atomic_llong complained_us; /* last time an asynchronous error was logged */
+    atomic_llong max_payload;   /* of the server we are connected to */
     atomic_ullong incarnation;  /* +1 each time SANDBOX_COMMANDS turns out to be another one */
     atomic_uint inbox_counter;
 

@@ -44,6 +44,53 @@ static int set_header(natsMsg *message, const char *name, const char *value, boo
     return natsMsgHeader_Set(message, name, safe) == NATS_OK ? 0 : -1;
 }
 
+/* A later header of the same name takes the place of this one. */
+static bool comes_again(const struct sk_message *message, int index)
+{
+    for (int i = index + 1; i < message->header_count; i++) {
+        if (strcasecmp(message->headers[i].name, message->headers[index].name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Names of the contract; others come from strangers (copied into a dead letter) and have to share. */
+static bool is_ours(const char *name)
+{
+    static const char *const names[] = {
+        SK_HEADER_REPLY_TO,   SK_HEADER_PROGRESS, SK_HEADER_REASON,  SK_HEADER_DELIVERIES, SK_HEADER_TRACEPARENT,
+        SK_HEADER_TRACESTATE, SK_HEADER_CE_ID,    SK_HEADER_CE_TYPE, SK_HEADER_CE_SOURCE,  SK_HEADER_CE_SUBJECT,
+        SK_HEADER_CE_VERSION, SK_HEADER_CE_TIME,  "content-type"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (strcasecmp(name, names[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static natsStatus set_headers(natsMsg *message, const struct sk_message *from)
+{
+    size_t strangers = 0;
+
+    for (int i = 0; i < from->header_count; i++) {
+        const struct sk_header *header = &from->headers[i];
+        if (comes_again(from, i))
+            continue;
+        if (!is_ours(header->name)) {
+            size_t bytes = strlen(header->name) + (header->value != NULL ? strlen(header->value) : 0) + 24;
+            if (strangers + bytes > SK_BUS_HEADER_BYTES_MAX)
+                continue;
+            strangers += bytes;
+        }
+        if (set_header(message, header->name, header->value, false) != 0)
+            return NATS_NO_MEMORY;
+    }
+    if (from->message_id != NULL && set_header(message, SK_HEADER_MESSAGE_ID, from->message_id, true) != 0)
+        return NATS_NO_MEMORY;
+    return NATS_OK;
+}
+
 int sk_bus_publish_raw(struct sk_bus_nats *bus, const char *subject, const char *reply, const char *body, size_t len,
                        const struct sk_message *headers, struct sk_error *err)
 {
@@ -62,13 +109,8 @@ int sk_bus_publish_raw(struct sk_bus_nats *bus, const char *subject, const char 
                                : natsConnection_Publish(bus->nc, subject, body, (int)len);
     } else {
         status = natsMsg_Create(&message, subject, reply, body, (int)len);
-        for (int i = 0; status == NATS_OK && i < headers->header_count; i++) {
-            if (set_header(message, headers->headers[i].name, headers->headers[i].value, false) != 0)
-                status = NATS_NO_MEMORY;
-        }
-        if (status == NATS_OK && headers->message_id != NULL &&
-            set_header(message, SK_HEADER_MESSAGE_ID, headers->message_id, true) != 0)
-            status = NATS_NO_MEMORY;
+        if (status == NATS_OK)
+            status = set_headers(message, headers);
         if (status == NATS_OK)
             status = natsConnection_PublishMsg(bus->nc, message);
         natsMsg_Destroy(message);

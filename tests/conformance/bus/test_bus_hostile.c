@@ -245,6 +245,76 @@ START_TEST(test_copied_headers_cannot_steer)
 }
 END_TEST
 
+/* The dead letter of the largest and worst message that a server takes must itself be publishable: else the command
+ * could never be given up. */
+START_TEST(test_dead_letter_of_the_worst_message)
+{
+    static char block[64 * 1024], big[1024 * 1024];
+    static const char *const limits[] = {NULL, "70000"};
+    char config[300];
+
+    for (size_t round = 0; round < 2; round++) {
+        struct rig rig;
+        struct sk_error err;
+        struct sk_delivery *delivery;
+        struct sk_header headers[SK_BUS_HEADERS_MAX + 2];
+        struct sk_message dead = {.subject = "sandbox.dead.x", .message_id = "d", .headers = headers};
+        size_t used = 0, body = round == 0 ? sizeof(big) : 70000;
+        bool acked;
+        int fd;
+
+        rig_start(&rig);
+        if (limits[round] != NULL) {
+            FILE *file;
+            snprintf(config, sizeof(config), "%s.conf", rig.server.dir);
+            file = fopen(config, "we");
+            ck_assert_ptr_nonnull(file);
+            fprintf(file, "max_payload: %s\n", limits[round]);
+            fclose(file);
+            sk_test_server_kill(&rig.server);
+            snprintf(rig.server.extra, sizeof(rig.server.extra), "-c %s", config);
+            sk_test_server_again(&rig.server);
+            put(&rig.bus, "sandbox.evt.x", "up", "{}"); /* connected again, to the new server */
+        }
+        fd = raw_open(rig.server.port);
+        used += (size_t)snprintf(block + used, sizeof(block) - used, "NATS/1.0\r\n");
+        for (int i = 0; i < 31; i++) {
+            used += (size_t)snprintf(block + used, sizeof(block) - used, "Nats-%d-", i);
+            memset(block + used, 'n', 980);
+            used += 980;
+            used += (size_t)snprintf(block + used, sizeof(block) - used, ": ");
+            memset(block + used, 'v', 1000);
+            used += 1000;
+            used += (size_t)snprintf(block + used, sizeof(block) - used, "\r\n");
+        }
+        used += (size_t)snprintf(block + used, sizeof(block) - used, "sandbox-REASON: forged\r\n\r\n");
+        body -= used;
+        memset(big, 'b', sizeof(big));
+        raw_publish(fd, STOP, NULL, block, used, big, body);
+        delivery = collector_wait(&rig.got, 1);
+        if (round == 0) {
+            ck_assert_ptr_null(delivery->body);
+            ck_assert_uint_eq(delivery->body_len, SK_BUS_RAW_MAX);
+        }
+        for (int i = 0; i < delivery->header_count; i++)
+            headers[i] = delivery->headers[i];
+        headers[delivery->header_count] = header("Sandbox-Reason", "invalid_request");
+        headers[delivery->header_count + 1] = header("Sandbox-Deliveries", "1");
+        dead.header_count = delivery->header_count + 2;
+        dead.body = delivery->raw_body;
+        dead.body_len = delivery->body_len;
+        ck_assert_msg(rig.bus.ops->publish_acked(rig.bus.self, &dead, 1, &acked, 5000, &err) == 0, "round %zu: %s",
+                      round, err.message);
+        ck_assert_int_eq(rig.bus.ops->term(rig.bus.self, delivery, &err), 0);
+        ck_assert_int_eq(stored(rig.nats, SK_STREAM_DEAD), 1);
+        close(fd);
+        if (limits[round] != NULL)
+            unlink(config);
+        rig_end(&rig);
+    }
+}
+END_TEST
+
 /* ---- strays
  * ---------------------------------------------------------------------------------------------------------- */
 
@@ -385,5 +455,5 @@ START_TEST(test_bad_configuration)
 END_TEST
 
 SK_CHECK_MAIN("bus-hostile", test_header_blocks, test_header_floods_and_values, test_oversize_and_odd_bodies,
-              test_long_subjects, test_copied_headers_cannot_steer, test_strays_are_found_answered_and_deleted,
-              test_full_subscription_and_inbox, test_bad_configuration)
+              test_long_subjects, test_copied_headers_cannot_steer, test_dead_letter_of_the_worst_message,
+              test_strays_are_found_answered_and_deleted, test_full_subscription_and_inbox, test_bad_configuration)
