@@ -669,8 +669,8 @@ START_TEST(test_bad_endpoints)
         "{\"endpoint\":\"h\",\"headers\":{\"\":\"x\"}}",
         "{\"endpoint\":\"h\",\"headers\":{\"Host\":\"x\"}}",
         "{\"endpoint\":\"h\",\"headers\":{\"Content-Length\":\"9\"}}",
-        "{\"endpoint\":\"h\",\"headers\":{\"a\":\"1\",\"b\":\"1\",\"c\":\"1\",\"d\":\"1\",\"e\":\"1\",\"f\":\"1\","
-        "\"g\":\"1\",\"h\":\"1\",\"i\":\"1\"}}",
+        ("{\"endpoint\":\"h\",\"headers\":{\"a\":\"1\",\"b\":\"1\",\"c\":\"1\",\"d\":\"1\",\"e\":\"1\",\"f\":\"1\","
+         "\"g\":\"1\",\"h\":\"1\",\"i\":\"1\"}}"),
     };
     struct sk_execd execd;
     struct fixture f;
