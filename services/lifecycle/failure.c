@@ -8,11 +8,18 @@
 
 static enum lc_outcome lost(struct lc_run *run)
 {
+    const struct sk_error cause = run->err;
+    bool ours;
+
     lc_count(run->replica, LC_COUNT_FENCED_COMMITS, 1);
     SK_LOG_INFO("operation is not ours any more", SK_F("sandboxId", run->job->sandbox_id),
-                SK_F("operationId", run->beat.operation_id), SK_FI("epoch", run->beat.epoch), SK_FE(&run->err));
+                SK_F("operationId", run->beat.operation_id), SK_FI("epoch", run->beat.epoch), SK_FE(&cause));
+    /* When only the lease was lost the record is still ours: the next claim, right after this, adopts what was made. */
+    ours = lc_read(run) == 0 && run->found && run->record.has_operation &&
+           strcmp(run->record.operation.id, run->beat.operation_id) == 0;
     lc_engine_forget(run);
-    lc_remote_clean_own(run);
+    if (!ours)
+        lc_remote_clean_own(run);
     return LC_OUTCOME_AGAIN;
 }
 

@@ -96,7 +96,8 @@ enum lc_outcome lc_op_idle_stop(struct lc_run *run)
 
 enum lc_outcome lc_op_settle(struct lc_run *run)
 {
-    int64_t keep = -1; /* nothing may be left of a sandbox that does not run */
+    int64_t keep = -1 /* nothing may be left of a sandbox that does not run */, highest = 0;
+    enum lc_sight sight;
 
     if (lc_read(run) != 0 || lc_lock(run) != 0)
         return lc_give_up(run);
@@ -105,17 +106,18 @@ enum lc_outcome lc_op_settle(struct lc_run *run)
         return lc_give_up(run);
     if (!run->found || run->record.malformed || run->record.has_operation || run->provider == NULL)
         return LC_OUTCOME_DONE;
-    if (run->record.status == SK_STATUS_RUNNING) {
-        enum lc_sight sight;
+    if (lc_remote_look(run, &sight) != 0)
+        return lc_give_up(run);
+    for (int i = 0; i < run->remote_count; i++) {
+        int64_t epoch = run->remotes[i].epoch;
 
-        if (lc_remote_look(run, &sight) != 0)
-            return lc_give_up(run);
-        for (int i = 0; i < run->remote_count; i++) {
-            if (run->remotes[i].epoch <= run->record.epoch && run->remotes[i].epoch > keep)
-                keep = run->remotes[i].epoch;
-        }
-        if (keep < 0)
-            return LC_OUTCOME_DONE; /* nothing that is this record's: the next ensure repairs it */
+        highest = epoch > highest ? epoch : highest;
+        if (run->record.status == SK_STATUS_RUNNING && epoch <= run->record.epoch && epoch > keep)
+            keep = epoch;
     }
+    if (run->record.status == SK_STATUS_RUNNING && keep < 0)
+        return LC_OUTCOME_DONE; /* nothing that is this record's: the next ensure repairs it */
+    if (highest > run->record.epoch && lc_engine_raise_epoch(run, highest) != 0)
+        return lc_give_up(run);
     return lc_remote_settle(run, keep) == 0 ? LC_OUTCOME_DONE : lc_give_up(run);
 }
