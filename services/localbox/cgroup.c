@@ -25,7 +25,7 @@ static char base[CONTROLLERS][256]; /* v2: all the same */
 
 static int put(const char *dir, const char *file, const char *text)
 {
-    char path[640];
+    char path[896];
     snprintf(path, sizeof(path), "%s/%s", dir, file);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
@@ -104,10 +104,10 @@ void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t
 {
     out->count = 0;
     for (int i = 0; i < CONTROLLERS; i++) {
-        char dir[320], text[64];
+        char dir[832], text[64];
         if (!usable[i])
             continue;
-        snprintf(dir, sizeof(dir), "%s/%s", base[i], id);
+        snprintf(dir, sizeof(dir), "%s/%.36s", base[i], id);
         if (!make(dir))
             continue;
         if (i == MEMORY && memory_bytes > 0) {
@@ -131,7 +131,7 @@ void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t
 
 static void kill_members(const char *dir)
 {
-    char path[384], text[8192];
+    char path[896], text[8192];
     if (put(dir, "cgroup.kill", "1") == 0)
         return;
     snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
@@ -150,10 +150,10 @@ static void kill_members(const char *dir)
 void lb_cgroup_remove(const char *id)
 {
     for (int i = 0; i < CONTROLLERS; i++) {
-        char dir[320];
+        char dir[832];
         if (!usable[i] || (v2 && i > 0))
             continue;
-        snprintf(dir, sizeof(dir), "%s/%s", base[i], id);
+        snprintf(dir, sizeof(dir), "%s/%.36s", base[i], id);
         for (int tries = 0; tries < 200 && rmdir(dir) != 0 && errno != ENOENT; tries++) {
             kill_members(dir);
             nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);

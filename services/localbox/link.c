@@ -161,7 +161,10 @@ static void on_read(uv_stream_t *stream, ssize_t nread, const uv_buf_t *buf)
 
 static void on_timer(uv_timer_t *timer)
 {
-    link_lost(timer->data);
+    struct lb_link *link = timer->data;
+    if (link->box != NULL)
+        link->box->link_late = true;
+    link_lost(link);
 }
 
 /* A line is far smaller than a socket buffer: when it does not fit, init is unwell and the link is given up. */
@@ -199,6 +202,7 @@ void lb_link_open(struct lb_box *box, void (*attached)(struct lb_box *box, bool 
     link->arg = arg;
     link->handles = 2;
     box->link = link;
+    box->link_late = false;
     uv_pipe_init(lb.loop, &link->pipe, 0);
     uv_timer_init(lb.loop, &link->timer);
     link->pipe.data = link->timer.data = link->connect_req.data = link;

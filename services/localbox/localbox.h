@@ -69,7 +69,8 @@ struct lb_box {
     unsigned long long start_time;
     char boot_id[40];
     bool entrypoint_missing, storage_full;
-    int deaf; /* attempts to attach that failed in a row */
+    bool link_late; /* the last link ended by a time limit, not by its other end */
+    int deaf;       /* attempts to attach that failed in a row */
     struct lb_link *link;
     uv_timer_t ttl_timer;
     int handles;
@@ -169,7 +170,7 @@ int lb_seccomp_fd(void); /* a fresh descriptor holding the filter; -1 */
 void lb_cgroup_prepare(void);
 /* Makes the groups of a box and writes the paths of their cgroup.procs files (NULL-terminated by count). Blocking. */
 struct lb_cgroup {
-    char procs[3][512];
+    char procs[3][896];
     int count;
 };
 void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out);

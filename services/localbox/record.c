@@ -50,7 +50,7 @@ char *lb_box_record(const struct lb_box *box)
 int lb_record_write(const char *id, const char *text)
 {
     char folder[96];
-    snprintf(folder, sizeof(folder), "sandboxes/%s", id);
+    snprintf(folder, sizeof(folder), "sandboxes/%.36s", id);
     return lb_write_atomic(lb.data_fd, folder, "record.json", text, strlen(text), 0600);
 }
 
@@ -221,7 +221,7 @@ static bool holders_gone(const char *id)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     char path[160];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d/sandboxes/%s/control.sock", lb.data_fd, id);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d/sandboxes/%.36s/control.sock", lb.data_fd, id);
     if (strlen(path) >= sizeof(address.sun_path))
         return true;
     memcpy(address.sun_path, path, strlen(path));
@@ -252,7 +252,7 @@ static void end_half_made(const char *id)
         gone = holders_gone(id);
     }
     char folder[96];
-    snprintf(folder, sizeof(folder), "sandboxes/%s", id);
+    snprintf(folder, sizeof(folder), "sandboxes/%.36s", id);
     int error = gone ? lb_remove_tree(folder) : EBUSY;
     SK_LOG_WARN("half-made sandbox removed", SK_F("providerId", id),
                 SK_F("reason", error != 0 ? strerror(error) : NULL));

@@ -47,6 +47,7 @@ class Daemon:
         env.update(SANDKEEP_LOCALBOX_DATA_DIR=str(self.data), SANDKEEP_LOCALBOX_PORT_FILE=str(self.data) + ".port",
                    SANDKEEP_LOCALBOX_KEY=KEY, SANDKEEP_DRAIN_SECONDS="2")
         env.update({f"SANDKEEP_LOCALBOX_{name.upper()}": str(value) for name, value in self.settings.items() if name != "env"})
+        env.setdefault("TSAN_OPTIONS", f"suppressions={pathlib.Path(__file__).with_name('tsan.supp')}")
         env.update(self.settings.get("env", {}))
         return env
 

@@ -7,7 +7,6 @@
 #include "tests/unit/check_main.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -17,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ static struct {
     int port;
     pthread_t thread;
     pthread_barrier_t ready;
-    atomic_int gone, closed_whole, closed_cut, drained, largest_gap;
+    atomic_int requests, gone, closed_whole, closed_cut, drained, largest_gap;
 } s;
 
 static void echo_body(struct sk_stream *x, const char *data, size_t len)
@@ -102,6 +102,7 @@ static void on_request(void *arg, struct sk_stream *x)
 {
     (void)arg;
     const char *path = sk_stream_path(x);
+    atomic_fetch_add(&s.requests, 1);
     if (strcmp(path, "/echo") == 0) {
         sk_stream_set(x, &echo_ops, NULL);
         sk_stream_start(x, 200, NULL, 0, SK_STREAM_CHUNKED);
@@ -263,14 +264,24 @@ static char *exchange(const char *request)
     return get_all(fd, NULL);
 }
 
+/* Open descriptors of the process, counted without opening one (the server's thread opens and closes them meanwhile).
+ */
 static int descriptors(void)
 {
+    char path[64];
+    struct stat st;
     int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d) != NULL)
-        n++;
-    closedir(d);
+    for (int fd = 0; fd < 2048; fd++) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        n += lstat(path, &st) == 0;
+    }
     return n;
+}
+
+static void wait_descriptors(int wanted)
+{
+    while (descriptors() > wanted) /* the test's own time limit ends a wait that is in vain */
+        usleep(1000);
 }
 
 #define GET(path) "GET " path " HTTP/1.1\r\nHost: x\r\n"
@@ -544,7 +555,7 @@ START_TEST(test_a_leaving_client_is_noticed)
     server_start(defaults);
     int fd = dial();
     put_text(fd, GET("/hold") "\r\n");
-    while (sk_stream_server_counters(s.server)->requests == 0)
+    while (s.requests == 0)
         usleep(1000);
     close(fd);
     while (s.closed_cut == 0)
@@ -562,7 +573,7 @@ START_TEST(test_drain)
     char byte;
     ck_assert_int_eq(recv(idle, &byte, 1, 0), 1); /* it has been accepted and served */
     put_text(busy, GET("/hold") "\r\n");
-    while (sk_stream_server_counters(s.server)->requests < 2)
+    while (s.requests < 2)
         usleep(1000);
     uv_async_send(&s.drain);
     char *answer = get_all(busy, NULL);
@@ -588,14 +599,11 @@ START_TEST(test_too_many_connections)
     free(answer);
     close(first);
     close(second);
-    while (sk_stream_server_connections(s.server) > 0)
-        usleep(1000);
+    wait_descriptors(before);
     answer = exchange(GET("/") "Connection: close\r\n\r\n");
     ck_assert_int_eq(atoi(answer + 9), 200);
     free(answer);
-    while (sk_stream_server_connections(s.server) > 0)
-        usleep(1000);
-    ck_assert_int_eq(descriptors(), before);
+    wait_descriptors(before);
     server_stop();
 }
 END_TEST
@@ -613,9 +621,7 @@ START_TEST(test_resets_leak_nothing)
         setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
         close(fd); /* RST with data unread */
     }
-    while (sk_stream_server_connections(s.server) > 0)
-        usleep(1000);
-    ck_assert_int_eq(descriptors(), before);
+    wait_descriptors(before);
     server_stop();
 }
 END_TEST
