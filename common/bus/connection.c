@@ -22,6 +22,8 @@
 #define CLOSE_WAIT_MS     10000
 #define DRAIN_WAIT_MS     5000
 
+static pthread_mutex_t orphans_mu = PTHREAD_MUTEX_INITIALIZER;
+static struct sk_bus_nats *orphans; /* freed buses that a library thread could not be waited for */
 static pthread_key_t thread_key;
 static pthread_once_t thread_once = PTHREAD_ONCE_INIT;
 
@@ -718,7 +720,11 @@ void sk_bus_nats_free(struct sk_bus_nats *bus)
         pthread_join(bus->keeper, NULL);
     disconnect(bus);
     if (bus->orphaned) {
-        SK_LOG_WARN("a thread of the NATS library did not end: the memory of the bus is kept");
+        /* A thread of the library may still look at it: kept until the library itself ends. */
+        pthread_mutex_lock(&orphans_mu);
+        bus->next_orphan = orphans;
+        orphans = bus;
+        pthread_mutex_unlock(&orphans_mu);
         return;
     }
     bus_free_memory(bus);
@@ -727,7 +733,16 @@ void sk_bus_nats_free(struct sk_bus_nats *bus)
 void sk_bus_nats_library_close(void)
 {
     natsStatus status = nats_CloseAndWait(CLOSE_WAIT_MS);
+    struct sk_bus_nats *bus;
 
-    if (status != NATS_OK && status != NATS_NOT_INITIALIZED)
+    if (status != NATS_OK && status != NATS_NOT_INITIALIZED) {
         SK_LOG_WARN("threads of the NATS library did not end in time");
+        return;
+    }
+    pthread_mutex_lock(&orphans_mu);
+    while ((bus = orphans) != NULL) {
+        orphans = bus->next_orphan;
+        bus_free_memory(bus);
+    }
+    pthread_mutex_unlock(&orphans_mu);
 }

