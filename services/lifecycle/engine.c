@@ -320,6 +320,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
     run->created_id[0] = run->ensured_volume[0] = '\0';
     run->provider = lc_provider(r, run->record.provider);
     lc_beats_add(run, begin_step(run));
+    run->claimed_us = run->step_us;
     lc_count(r, LC_COUNT_CLAIMS, 1);
     if (takeover) {
         lc_count(r, LC_COUNT_TAKEOVERS, 1);
@@ -447,6 +448,8 @@ static int commit_end(struct lc_run *run, int count)
         return -1;
     memcpy(run->operation_id, run->before.operation.id, sizeof(run->operation_id));
     lc_engine_forget(run);
+    lc_ended(run,
+             strcmp(run->record.last_operation.result, "completed") == 0 ? LC_ENDED_COMPLETED : LC_ENDED_COMPENSATED);
     if (SK_FAULT(TERMINAL_COMMITTED, name))
         return sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
     return 0;
@@ -544,6 +547,7 @@ int lc_engine_remove(struct lc_run *run)
     memcpy(run->operation_id, run->before.operation.id, sizeof(run->operation_id));
     lc_engine_forget(run);
     run->found = false;
+    lc_ended(run, LC_ENDED_COMPLETED);
     if (SK_FAULT(RECORD_REMOVED, sk_op_name(SK_OP_DELETE)))
         return sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
     return 0;
@@ -593,6 +597,7 @@ int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *bloc
     lc_count(run->replica, *blocked ? LC_COUNT_BLOCKED : LC_COUNT_RETRIES, 1);
     memcpy(run->operation_id, run->record.operation.id, sizeof(run->operation_id));
     lc_engine_forget(run);
+    lc_ended(run, *blocked ? LC_ENDED_BLOCKED : LC_ENDED_RETRIED);
     (void)SK_FAULT(FAILURE_RECORDED, sk_op_name(run->record.operation.type));
     return 0;
 }

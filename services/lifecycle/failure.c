@@ -12,6 +12,7 @@ static enum lc_outcome lost(struct lc_run *run)
     bool ours;
 
     lc_count(run->replica, LC_COUNT_FENCED_COMMITS, 1);
+    lc_ended(run, LC_ENDED_LOST);
     SK_LOG_INFO("operation is not ours any more", SK_F("sandboxId", run->job->sandbox_id),
                 SK_F("operationId", run->beat.operation_id), SK_FI("epoch", run->beat.epoch), SK_FE(&cause));
     /* When only the lease was lost the record is still ours: the next claim, right after this, adopts what was made. */
@@ -27,6 +28,7 @@ static enum lc_outcome hand_over(struct lc_run *run)
 {
     if (lc_engine_hand_over(run, 0) == 0) {
         lc_count(run->replica, LC_COUNT_HANDED_OVER, 1);
+        lc_ended(run, LC_ENDED_HANDED_OVER);
         SK_LOG_INFO("operation handed over", SK_F("sandboxId", run->job->sandbox_id),
                     SK_F("operationId", run->record.operation.id), SK_FI("epoch", run->record.epoch),
                     SK_F("phase", run->record.operation.phase));

@@ -203,7 +203,8 @@ struct lc_run {
     bool unlocked; /* a delete that goes on without the lease of the operation it overtook */
     bool claimed;  /* record.operation is this job's */
     struct lc_beat beat;
-    int64_t step_us;     /* when the current step began */
+    int64_t step_us; /* when the current step began */
+    int64_t claimed_us;
     int64_t epoch_floor; /* the next claim must be above: a provider object carries it */
     bool in_doubt;       /* the last write may still arrive: only a new claim fences it */
     bool insert_refused; /* the store said that the identity or the id is taken */
@@ -283,6 +284,7 @@ struct lc_replica {
 /* ---- replica.c
  * ---------------------------------------------------------------------------------------------------------------- */
 void lc_count(struct lc_replica *replica, enum lc_counter counter, int64_t delta);
+void lc_ended(struct lc_run *run, enum lc_ending ending); /* of the operation that was claimed last */
 static inline bool lc_stopping(const struct lc_replica *r)
 {
     return atomic_load(&r->stopping);

@@ -241,6 +241,14 @@ void lc_count(struct lc_replica *r, enum lc_counter counter, int64_t delta)
         r->hooks.counted(r->hooks.arg, counter, delta);
 }
 
+void lc_ended(struct lc_run *run, enum lc_ending ending)
+{
+    const struct lc_hooks *hooks = &run->replica->hooks;
+
+    if (hooks->ended != NULL && run->claimed_us != 0)
+        hooks->ended(hooks->arg, run->beat.type, ending, (sk_mono_us(run->replica->sched) - run->claimed_us) / 1000);
+}
+
 int64_t lc_replica_count(const struct lc_replica *r, enum lc_counter counter)
 {
     return atomic_load_explicit(&r->counters[counter], memory_order_relaxed);

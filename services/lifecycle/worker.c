@@ -382,7 +382,7 @@ static void run_job(struct lc_run *run, struct lc_job *job)
         run->in_doubt = false;
     run->source.held = run->lifecycle.held = false;
     run->operation_id[0] = run->created_id[0] = '\0';
-    run->epoch_floor = run->wake_ms = 0;
+    run->epoch_floor = run->wake_ms = run->claimed_us = 0;
     memset(&run->busy, 0, sizeof(run->busy));
     memset(&run->err, 0, sizeof(run->err));
 
