@@ -124,8 +124,12 @@ void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t
             snprintf(text, sizeof(text), v2 ? "%d 100000" : "%d", cpu_milli * 100);
             put(dir, v2 ? "cpu.max" : "cpu.cfs_quota_us", text);
         }
-        if (!v2 || out->count == 0)
-            snprintf(out->procs[out->count++], sizeof(out->procs[0]), "%s/cgroup.procs", dir);
+        if (!v2 || out->count == 0) {
+            /* A thread that moves itself ("0" to v1's tasks) skips the kernel's lock over all forks, which costs 10 ms
+             * and more; the child has one thread, so that is the whole process. v2 knows this only for threaded groups.
+             */
+            snprintf(out->procs[out->count++], sizeof(out->procs[0]), "%s/%s", dir, v2 ? "cgroup.procs" : "tasks");
+        }
     }
 }
 

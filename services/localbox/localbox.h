@@ -168,7 +168,7 @@ int lb_seccomp_fd(void); /* a fresh descriptor holding the filter; -1 */
 
 /* ---- cgroup.c ---- */
 void lb_cgroup_prepare(void);
-/* Makes the groups of a box and writes the paths of their cgroup.procs files (NULL-terminated by count). Blocking. */
+/* Makes the groups of a box and writes the paths of the files that take a "0" (NULL-terminated by count). Blocking. */
 struct lb_cgroup {
     char procs[3][896];
     int count;
