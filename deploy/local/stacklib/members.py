@@ -25,13 +25,16 @@ PASSED_PREFIXES = ("SANDKEEP_", "AGENT_SANDBOX_")
 
 PROFILES = {
     "default": {},
-    # For tests: takes over after 3 s instead of 30 s. Documented in deploy/local/README.md.
+    # For tests: takes over after 3 s instead of 30 s, and a command of a dead replica is delivered again after 4 s.
+    # Documented in deploy/local/README.md.
     "fast": {
         "SANDKEEP_LIFECYCLE_HEARTBEAT_MS": "500",
         "SANDKEEP_LIFECYCLE_LEASE_TTL_MS": "1500",
         "SANDKEEP_LIFECYCLE_LEASE_RENEW_MS": "400",
         "SANDKEEP_LIFECYCLE_TAKEOVER_MS": "3000",
         "SANDKEEP_LIFECYCLE_STALE_SWEEP_MS": "500",
+        "SANDKEEP_LIFECYCLE_IN_PROGRESS_MS": "1000",
+        "SANDKEEP_NATS_ACK_WAIT_MS": "4000",
     },
 }
 
