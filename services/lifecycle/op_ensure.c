@@ -16,7 +16,7 @@ static int check_source(struct lc_run *run, const struct sk_identity *identity, 
     memset(&state, 0, sizeof(state));
     if (store->ops->source_state(store->self, lc_commit_call(run), identity, &state, &run->err) != 0)
         return -1;
-    if (state.known && !state.active)
+    if (!state.active) /* deleted, or not there in a collection that exists */
         return sk_fail(&run->err, SK_ERR_SOURCE_MISSING, "the %s is missing or deleted",
                        sk_source_type_name(identity->source_type));
     if (team_id[0] == '\0' && state.known)
@@ -156,6 +156,10 @@ static enum lc_outcome start(struct lc_run *run, const char *reason)
     char team_id[SK_TEAM_ID_SIZE];
     const struct lc_claim claim = {.type = SK_OP_PROVISION, .reason = reason, .team_id = team_id};
 
+    if (run->provider == NULL) {
+        sk_fail(&run->err, SK_ERR_OPERATION_BLOCKED, "provider \"%s\" is not configured here", run->record.provider);
+        return LC_OUTCOME_FAILED;
+    }
     memcpy(team_id, run->record.team_id, sizeof(team_id));
     if (lc_lock(run) != 0 || check_source(run, &run->record.identity, team_id) != 0 ||
         lc_quota_reserve(run, team_id) != 0)
