@@ -118,12 +118,18 @@ static int prepare_uri(struct sk_store_mongo *store, const char *text, int pool_
         mongoc_read_concern_destroy(concern);
     }
     store->retry_writes = mongoc_uri_get_option_as_bool(store->uri, MONGOC_URI_RETRYWRITES, true);
+    store->retry_reads = mongoc_uri_get_option_as_bool(store->uri, MONGOC_URI_RETRYREADS, true);
+    /* Both are kept by our own code (command.c), which knows when a call has ended. */
+    mongoc_uri_set_option_as_bool(store->uri, MONGOC_URI_RETRYREADS, false);
+    mongoc_uri_set_option_as_bool(store->uri, MONGOC_URI_RETRYWRITES, false);
     int_option(store->uri, MONGOC_URI_CONNECTTIMEOUTMS, SK_MONGO_CONNECT_MS);
     store->socket_ms = int_option(store->uri, MONGOC_URI_SOCKETTIMEOUTMS, SK_MONGO_SOCKET_MS);
     store->selection_ms = int_option(store->uri, MONGOC_URI_SERVERSELECTIONTIMEOUTMS, SK_MONGO_SELECTION_MS);
     store->pool_wait_ms = int_option(store->uri, MONGOC_URI_WAITQUEUETIMEOUTMS, SK_MONGO_POOL_WAIT_MS);
     /* The driver looks in short steps; the whole time is ours to keep, so that a cancel is seen between two steps. */
     mongoc_uri_set_option_as_int32(store->uri, MONGOC_URI_SERVERSELECTIONTIMEOUTMS, SK_MONGO_SELECT_STEP_MS);
+    /* A server that was written off by an error is looked at again within this time at the latest. */
+    int_option(store->uri, MONGOC_URI_HEARTBEATFREQUENCYMS, SK_MONGO_MONITOR_MS);
     mongoc_uri_set_option_as_int32(store->uri, MONGOC_URI_MAXPOOLSIZE, pool_size);
     mongoc_uri_set_appname(store->uri, "sandkeep");
     return 0;

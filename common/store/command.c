@@ -179,10 +179,12 @@ static int wait_for_server(struct sk_mongo_op *op, struct sk_error *err)
     return 0;
 }
 
-/* May a failed command be sent again? Once, when it certainly had no effect or when its effect may come twice. */
+/* May a failed command be sent again? (One for which no server was found has waited long enough.) Once, when it
+ * certainly had no effect or when its effect may come twice. */
 static bool again(struct sk_mongo_op *op, bool write, int attempt, const struct sk_error *err)
 {
-    if (attempt > 0 || err->code != SK_ERR_STORE_UNAVAILABLE || (write && !op->store->retry_writes))
+    if (attempt > 0 || err->code != SK_ERR_STORE_UNAVAILABLE ||
+        !(write ? op->store->retry_writes : op->store->retry_reads))
         return false;
     if (op->call != NULL && sk_call_budget_ms(op->call, 1) == 0)
         return false;
@@ -241,7 +243,7 @@ int sk_mongo_write(struct sk_mongo_op *op, const bson_t *command, struct sk_mong
     struct sk_mongo_written local_written;
     struct sk_error local;
     bson_error_t error;
-    bool unknown = false;
+    bool unknown = false, waited;
     bson_t answer;
     int result;
 
@@ -255,7 +257,8 @@ int sk_mongo_write(struct sk_mongo_op *op, const bson_t *command, struct sk_mong
 
         sk_error_clear(&local);
         memset(&error, 0, sizeof(error));
-        if (wait_for_server(op, &local) != 0) {
+        waited = wait_for_server(op, &local) != 0;
+        if (waited) {
             result = -1;
         } else {
             mongoc_client_write_command_with_opts(op->client->driver, op->store->database, command, NULL, &answer,
@@ -276,7 +279,7 @@ int sk_mongo_write(struct sk_mongo_op *op, const bson_t *command, struct sk_mong
             return 0;
         count_failure(&local);
         unknown = unknown || local.outcome == SK_OUTCOME_UNKNOWN;
-        if (again(op, true, attempt, &local))
+        if (!waited && again(op, true, attempt, &local))
             continue;
         /* A second attempt that failed for certain does not make up for a first one that may have been applied. */
         if (unknown)
@@ -340,12 +343,14 @@ static int run_read(struct sk_mongo_op *op, bool plain, const bson_t *command, b
     struct sk_error local;
     bson_error_t error;
     char text[256];
+    bool waited;
     int result;
 
     for (int attempt = 0;; attempt++) {
         sk_error_clear(&local);
         memset(&error, 0, sizeof(error));
-        if (wait_for_server(op, &local) != 0) {
+        waited = wait_for_server(op, &local) != 0;
+        if (waited) {
             bson_init(reply);
             result = -1;
         } else {
@@ -364,7 +369,7 @@ static int run_read(struct sk_mongo_op *op, bool plain, const bson_t *command, b
         if (result == 0)
             return 0;
         count_failure(&local);
-        if (!again(op, false, attempt, &local))
+        if (waited || !again(op, false, attempt, &local))
             break;
         bson_destroy(reply);
     }
@@ -448,7 +453,7 @@ int sk_mongo_find(struct sk_mongo_op *op, enum sk_mongo_collection collection, c
     int result;
 
     for (int attempt = 0;; attempt++) {
-        bool delivered = false, stopped = false;
+        bool delivered = false, stopped = false, waited;
         mongoc_cursor_t *cursor;
         const bson_t *doc, *answer;
         bson_error_t error;
@@ -459,6 +464,7 @@ int sk_mongo_find(struct sk_mongo_op *op, enum sk_mongo_collection collection, c
             bson_concat(&all, opts);
         append_max_time(op, &all);
         result = wait_for_server(op, &local);
+        waited = result != 0;
         if (result == 0) {
             cursor = mongoc_collection_find_with_opts(handle, filter, &all, NULL);
             while (!stopped && mongoc_cursor_next(cursor, &doc)) {
@@ -483,7 +489,7 @@ int sk_mongo_find(struct sk_mongo_op *op, enum sk_mongo_collection collection, c
             break;
         count_failure(&local);
         /* What was handed out cannot be taken back. */
-        if (delivered || !again(op, false, attempt, &local))
+        if (delivered || waited || !again(op, false, attempt, &local))
             break;
     }
     mongoc_collection_destroy(handle);

@@ -135,6 +135,35 @@ static int64_t sorted_time(const struct page *page, const struct sk_instance *in
     return page->sort == SK_LIST_BY_CREATED_DESC ? instance->created_at : instance->last_active_at;
 }
 
+/* Where a list by sandbox id goes on after this record. Ids that nobody of ours would write may hold a NUL or be longer
+ * than any: the position then lies just behind everything that begins like them. */
+static void note_id(struct page *page, const bson_t *doc)
+{
+    char *id = page->position.id;
+    size_t length, end;
+    bson_iter_t iter;
+
+    page->position.inclusive = false;
+    if (!bson_iter_init_find(&iter, doc, "sandboxId") || sk_bson_text(&iter, id, sizeof(page->position.id)))
+        return;
+    if (!BSON_ITER_HOLDS_UTF8(&iter))
+        return;
+    length = strlen(id);
+    if (bson_iter_utf8(&iter, NULL)[length] == '\0' && length + 2 <= sizeof(page->position.id)) {
+        memcpy(id + length, "\x01", 2);
+        return;
+    }
+    /* Cut at a code point. */
+    for (end = 0; end + SK_ID_END_SIZE < sizeof(page->position.id);) {
+        size_t step = sk_utf8_sequence(id + end, length - end);
+
+        if (step == 0 || end + step + SK_ID_END_SIZE >= sizeof(page->position.id))
+            break;
+        end += step;
+    }
+    memcpy(id + end, SK_ID_END, SK_ID_END_SIZE);
+}
+
 /* Hands out one record, or notes that there is one more than the page holds. */
 static bool give(void *arg, const bson_t *doc)
 {
@@ -147,8 +176,7 @@ static bool give(void *arg, const bson_t *doc)
     sk_instance_decode(doc, &page->instance);
     page->position.time = sorted_time(page, &page->instance);
     memcpy(page->position.oid, page->instance.oid, sizeof(page->position.oid));
-    memcpy(page->position.id, page->instance.sandbox_id, sizeof(page->position.id));
-    page->position.inclusive = false;
+    note_id(page, doc);
     page->delivered++;
     if (!page->fn(page->arg, &page->instance, NULL, 0)) {
         page->more = page->stopped = true;

@@ -25,7 +25,9 @@
 #define SK_MONGO_CONNECT_MS     2000   /* connectTimeoutMS */
 #define SK_MONGO_SOCKET_MS      10000  /* socketTimeoutMS: one answer */
 #define SK_MONGO_SELECTION_MS   3000   /* serverSelectionTimeoutMS: waiting for a writable server */
+#define SK_MONGO_MONITOR_MS     1000   /* heartbeatFrequencyMS */
 #define SK_MONGO_SELECT_STEP_MS 200    /* one look of the driver within that time: how fast a cancel is seen */
+#define SK_MONGO_HANDSHAKE_MS   250    /* a handshake younger than this is not cut off: see stream.c */
 #define SK_MONGO_POOL_WAIT_MS   10000  /* waiting for a client of the pool (waitQueueTimeoutMS) */
 #define SK_MONGO_SETUP_MS       600000 /* building one index over existing documents */
 
@@ -97,7 +99,7 @@ struct sk_store_mongo {
     char database[64];
     char names[SK_MONGO_COLLECTION_COUNT][128];
     bool source_check;
-    bool retry_writes;
+    bool retry_writes, retry_reads;
     int64_t selection_ms, pool_wait_ms, socket_ms;
     atomic_bool selectable; /* the monitors know a writable server */
 
@@ -176,9 +178,11 @@ void sk_mongo_command_metrics(void);
 /* ---- streams (stream.c) --------------------------------------------------------------------- */
 mongoc_stream_t *sk_mongo_stream_open(const mongoc_uri_t *uri, const mongoc_host_list_t *host, void *client,
                                       bson_error_t *error);
-/* The TCP (or Unix) connection below it (socket.c); NULL with *error set. *descriptor stays the stream's. */
+/* The TCP (or Unix) connection below it (socket.c); NULL with *error set. *descriptor stays the stream's; *established
+ * (owned by the caller, outlives the stream) tells when the handshake is over. */
 mongoc_stream_t *sk_mongo_socket_open(struct sk_mongo_client *client, const mongoc_host_list_t *host,
-                                      int32_t timeout_ms, int *descriptor, bson_error_t *error);
+                                      int32_t timeout_ms, const atomic_bool *established, int *descriptor,
+                                      bson_error_t *error);
 /* Ends whatever a call is blocked on; called by sk_call_cancel from any thread. */
 void sk_mongo_stream_interrupt(void *client);
 /* A connection was shut down by an interrupt and still stands in the driver's table. */

@@ -18,15 +18,18 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SOCKET_TYPE      4710 /* the driver only compares it with its own */
-#define CONNECT_SLICE_MS 50
-#define KEEP_IDLE_S      120
-#define KEEP_INTERVAL_S  10
-#define KEEP_COUNT       9
-#define POLL_MAX         16
+#define SOCKET_TYPE        4710 /* the driver only compares it with its own */
+#define HANDSHAKE_SLICE_MS 50
+#define KEEP_IDLE_S        120
+#define KEEP_INTERVAL_S    10
+#define KEEP_COUNT         9
+#define POLL_MAX           16
 
 struct sk_mongo_socket {
     mongoc_stream_t vtable; /* must be first */
+    struct sk_mongo_client *client;
+    const atomic_bool *established;
+    int64_t opened_ms;
     int fd;
     int last_errno; /* of the last read or write */
 };
@@ -58,6 +61,29 @@ static int wait_ready(int fd, short events, int64_t until)
         result = poll(&descriptor, 1, left > INT_MAX ? INT_MAX : (int)left);
     } while (result < 0 && errno == EINTR);
     return result > 0 ? 1 : result;
+}
+
+/* Has the call in progress ended, by cancel or deadline? */
+static bool call_ended(const struct sk_mongo_client *client)
+{
+    return atomic_load(&client->interrupted) || (client->call != NULL && sk_call_budget_ms(client->call, 1) == 0);
+}
+
+/* The same for a connection. Once it is established, a cancel shuts it down and so ends the wait, and the time-out
+ * asked for is the call's own. A handshake must see to it by itself: see stream.c. */
+static int wait_for(struct sk_mongo_socket *self, short events, int64_t until)
+{
+    while (!atomic_load(self->established)) {
+        int64_t slice = now_ms() + HANDSHAKE_SLICE_MS;
+        int ready = wait_ready(self->fd, events, until < 0 || slice < until ? slice : until);
+
+        if (ready != 0)
+            return ready;
+        if ((until >= 0 && now_ms() >= until) ||
+            (call_ended(self->client) && now_ms() - self->opened_ms >= SK_MONGO_HANDSHAKE_MS))
+            return 0;
+    }
+    return wait_ready(self->fd, events, until);
 }
 
 static int64_t deadline(int32_t timeout_ms)
@@ -106,7 +132,7 @@ static ssize_t socket_writev(mongoc_stream_t *base, mongoc_iovec_t *iov, size_t 
             total += done;
             advance(&part, &count, (size_t)done);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int ready = wait_ready(self->fd, POLLOUT, until);
+            int ready = wait_for(self, POLLOUT, until);
 
             status = ready > 0 ? 0 : ready == 0 ? ETIMEDOUT : errno;
         } else if (errno != EINTR) {
@@ -137,7 +163,7 @@ static ssize_t socket_readv(mongoc_stream_t *base, mongoc_iovec_t *iov, size_t c
         } else if (done == 0) {
             return total >= min_bytes && min_bytes > 0 ? (ssize_t)total : fail(self, ECONNRESET);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            int ready = wait_ready(self->fd, POLLIN, until);
+            int ready = wait_for(self, POLLIN, until);
 
             if (ready <= 0)
                 return fail(self, ready == 0 ? ETIMEDOUT : errno);
@@ -220,15 +246,14 @@ static int finish_connect(struct sk_mongo_client *client, int fd, int64_t until)
     socklen_t size = sizeof(code);
 
     for (;;) {
-        int64_t slice = now_ms() + CONNECT_SLICE_MS;
+        int64_t slice = now_ms() + HANDSHAKE_SLICE_MS;
         int ready = wait_ready(fd, POLLOUT, slice < until ? slice : until);
 
         if (ready < 0)
             return errno;
         if (ready > 0)
             break;
-        if (now_ms() >= until || atomic_load(&client->interrupted) ||
-            (client->call != NULL && sk_call_budget_ms(client->call, 1) == 0))
+        if (now_ms() >= until || call_ended(client))
             return ETIMEDOUT;
     }
     return getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) == 0 ? code : errno;
@@ -294,7 +319,8 @@ static int connect_tcp(struct sk_mongo_client *client, const mongoc_host_list_t 
 }
 
 mongoc_stream_t *sk_mongo_socket_open(struct sk_mongo_client *client, const mongoc_host_list_t *host,
-                                      int32_t timeout_ms, int *descriptor, bson_error_t *error)
+                                      int32_t timeout_ms, const atomic_bool *established, int *descriptor,
+                                      bson_error_t *error)
 {
     int64_t until = now_ms() + timeout_ms;
     struct sk_mongo_socket *self;
@@ -327,6 +353,9 @@ mongoc_stream_t *sk_mongo_socket_open(struct sk_mongo_client *client, const mong
         .timed_out = socket_timed_out,
         .should_retry = socket_should_retry,
     };
+    self->client = client;
+    self->established = established;
+    self->opened_ms = now_ms();
     self->fd = *descriptor;
     return &self->vtable;
 }

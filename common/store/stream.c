@@ -4,8 +4,9 @@
  *   - counts commands that left in full, handshakes not counted: only then may a write have been applied;
  *   - clips every read and write to the deadline of the call in progress;
  *   - lets another thread end a blocked call at once (shutdown of the socket), and makes the driver take that for a
- *     time-out, which costs this one connection: a "network error" would make it drop the connections of all clients
- *     and forget the server until the next look of its monitor. */
+ *     time-out, which costs this one connection. A "network error", or any error of a handshake, would make it drop the
+ *     connections of all clients and write the server off until the next look of its monitor: so a handshake is not
+ *     cut short for a call that has ended, unless it takes so long that the server is to blame. */
 #include "common/store/mongo.h"
 
 #include <errno.h>
@@ -25,8 +26,9 @@ struct sk_mongo_stream {
     mongoc_stream_t vtable; /* must be first */
     mongoc_stream_t *inner;
     struct sk_mongo_client *client;
-    int fd;             /* -1 when it was not found: then a cancel waits for the time-out */
-    atomic_bool broken; /* shut down or out of time: of no use any more */
+    int fd;                  /* -1 when it was not found: then a cancel waits for the time-out */
+    atomic_bool established; /* the handshake is over: a command was sent */
+    atomic_bool broken;      /* shut down or out of time: of no use any more */
     struct sk_mongo_stream *next;
 };
 
@@ -70,13 +72,14 @@ static bool is_handshake(const mongoc_iovec_t *iov, size_t count)
 }
 
 /* The time-out of one read or write: the driver's, clipped to the call's own. 0 = nothing left. */
-static int32_t clip(struct sk_mongo_client *client, int32_t timeout_ms)
+static int32_t clip(const struct sk_mongo_stream *stream, int32_t timeout_ms)
 {
+    struct sk_mongo_client *client = stream->client;
     int64_t limit = client->timeout_ms;
 
-    /* A handshake within a call of long answers keeps the driver's shorter limit. */
-    if (timeout_ms > 0 && timeout_ms != client->store->socket_ms && timeout_ms < limit)
-        limit = timeout_ms;
+    if (!atomic_load(&stream->established))
+        return timeout_ms;
+    /* Not the driver's, which is the URI's socketTimeoutMS: a call of long answers (setup) has more. */
     if (client->call != NULL)
         limit = sk_call_budget_ms(client->call, limit);
     if (atomic_load(&client->interrupted))
@@ -99,7 +102,9 @@ static ssize_t stream_writev(mongoc_stream_t *base, mongoc_iovec_t *iov, size_t 
     size_t total = 0;
     ssize_t written;
 
-    timeout_ms = clip(stream->client, timeout_ms);
+    if (!handshake)
+        atomic_store(&stream->established, true);
+    timeout_ms = clip(stream, timeout_ms);
     if (timeout_ms == 0)
         return out_of_time(stream);
     for (size_t i = 0; i < count; i++)
@@ -116,7 +121,7 @@ static ssize_t stream_readv(mongoc_stream_t *base, mongoc_iovec_t *iov, size_t c
 {
     struct sk_mongo_stream *stream = self_of(base);
 
-    timeout_ms = clip(stream->client, timeout_ms);
+    timeout_ms = clip(stream, timeout_ms);
     if (timeout_ms == 0)
         return out_of_time(stream);
     return mongoc_stream_readv(stream->inner, iov, count, min_bytes, timeout_ms);
@@ -226,24 +231,24 @@ mongoc_stream_t *sk_mongo_stream_open(const mongoc_uri_t *uri, const mongoc_host
                                       bson_error_t *error)
 {
     struct sk_mongo_client *client = arg;
-    struct sk_mongo_stream *stream;
     int32_t timeout_ms = mongoc_uri_get_option_as_int32(uri, MONGOC_URI_CONNECTTIMEOUTMS, SK_MONGO_CONNECT_MS);
+    struct sk_mongo_stream *stream = calloc(1, sizeof(*stream));
     mongoc_stream_t *inner;
-    int descriptor;
 
-    timeout_ms = clip(client, timeout_ms);
-    inner = sk_mongo_socket_open(client, host, timeout_ms, &descriptor, error);
-    if (inner != NULL && mongoc_uri_get_tls(uri))
-        inner = add_tls(uri, host, inner, timeout_ms, error);
-    if (inner == NULL)
-        return NULL;
-    inner = mongoc_stream_buffered_new(inner, READ_BUFFER);
-    stream = calloc(1, sizeof(*stream));
     if (stream == NULL) {
-        mongoc_stream_destroy(inner);
         bson_set_error(error, MONGOC_ERROR_STREAM, MONGOC_ERROR_STREAM_CONNECT, "out of memory");
         return NULL;
     }
+    atomic_init(&stream->established, false);
+    atomic_init(&stream->broken, false);
+    inner = sk_mongo_socket_open(client, host, timeout_ms, &stream->established, &stream->fd, error);
+    if (inner != NULL && mongoc_uri_get_tls(uri))
+        inner = add_tls(uri, host, inner, timeout_ms, error);
+    if (inner == NULL) {
+        free(stream);
+        return NULL;
+    }
+    inner = mongoc_stream_buffered_new(inner, READ_BUFFER);
     stream->vtable = (mongoc_stream_t){
         .type = STREAM_TYPE,
         .destroy = stream_destroy,
@@ -260,8 +265,6 @@ mongoc_stream_t *sk_mongo_stream_open(const mongoc_uri_t *uri, const mongoc_host
     };
     stream->inner = inner;
     stream->client = client;
-    atomic_init(&stream->broken, false);
-    stream->fd = descriptor;
     pthread_mutex_lock(&client->lock);
     stream->next = client->streams;
     client->streams = stream;
@@ -276,7 +279,7 @@ void sk_mongo_stream_interrupt(void *arg)
     atomic_store(&client->interrupted, true);
     pthread_mutex_lock(&client->lock);
     for (struct sk_mongo_stream *stream = client->streams; stream != NULL; stream = stream->next) {
-        if (stream->fd >= 0) {
+        if (stream->fd >= 0 && atomic_load(&stream->established)) {
             shutdown(stream->fd, SHUT_RDWR);
             atomic_store(&stream->broken, true);
         }

@@ -272,7 +272,6 @@ out:
 static const char *const id_prefixes[] = {"app-", "skilledit-", "workflowbuilder-"};
 #define ID_PREFIX_COUNT (sizeof(id_prefixes) / sizeof(id_prefixes[0]))
 #define ID_AFTER_HEX    'g' /* sorts after every hexadecimal digit */
-#define ID_TEXT_END     "\xf4\x8f\xbf\xbf"
 
 /* The end (exclusive) of the window that begins at `from`, at most `width` ids wide. False: there is no end, and the
  * window is the last one. *dense tells whether the width mattered. */
@@ -301,7 +300,7 @@ static bool window_end(const char *from, int64_t width, char end[SK_SANDBOX_ID_S
             snprintf(end, SK_SANDBOX_ID_SIZE, "%s%c", id_prefixes[i], ID_AFTER_HEX);
         return true;
     }
-    strcpy(end, ID_TEXT_END);
+    strcpy(end, SK_ID_END);
     return false;
 }
 

@@ -95,6 +95,7 @@ void sc_claim(struct sk_store_conformance *c, const struct sk_instance *before, 
               struct sk_event *event, enum sk_op op, const char *owner)
 {
     int64_t now = sk_wall_ms(c->sched);
+    const struct sk_status_info *from = sk_status_info(before->status); /* NULL: not a status at all */
     struct sk_operation *o = &after->operation;
     bool again;
 
@@ -107,7 +108,7 @@ void sc_claim(struct sk_store_conformance *c, const struct sk_instance *before, 
         o->type = op;
         sk_uuid4(c->sched, o->job_id);
         strcpy(o->phase, "claimed");
-        if (sk_status_info(before->status)->stable)
+        if (from != NULL && from->stable)
             o->previous_status = before->status;
     }
     sk_uuid4(c->sched, o->id);

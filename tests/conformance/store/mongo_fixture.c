@@ -24,6 +24,11 @@ static void end_server(void)
 
 int mf_main(const char *name, const TTest *const *tests, int count, int timeout_s)
 {
+    return mf_main_loop(name, NULL, 0, tests, count, timeout_s);
+}
+
+int mf_main_loop(const char *name, const TTest *looped, int rows, const TTest *const *tests, int count, int timeout_s)
+{
     Suite *suite = suite_create(name);
     TCase *tcase = tcase_create(name);
     SRunner *runner;
@@ -36,6 +41,8 @@ int mf_main(const char *name, const TTest *const *tests, int count, int timeout_
     /* Unchecked: once, in this process, which the forked tests are children of. */
     tcase_add_unchecked_fixture(tcase, start_server, end_server);
     tcase_set_timeout(tcase, timeout_s);
+    if (looped != NULL)
+        tcase_add_loop_test(tcase, looped, 0, rows);
     for (int i = 0; i < count; i++)
         tcase_add_test(tcase, tests[i]);
     suite_add_tcase(suite, tcase);
@@ -46,13 +53,25 @@ int mf_main(const char *name, const TTest *const *tests, int count, int timeout_
     return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
+/* Once per process: after mongoc_cleanup the driver cannot be initialised again. */
+void mf_driver(void)
+{
+    static bool ready;
+
+    if (!ready) {
+        mongoc_init();
+        atexit(mongoc_cleanup);
+        ready = true;
+    }
+}
+
 void mf_open(struct mf *f, int port, const char *options, int pool_size)
 {
     struct sk_error err = {0};
     char raw[160], id[SK_ULID_SIZE];
 
     memset(f, 0, sizeof(*f));
-    mongoc_init();
+    mf_driver();
     sk_log_set_level(SK_LOG_LEVEL_WARN);
     sk_ulid(&sk_sched_system, id);
     snprintf(f->database, sizeof(f->database), "t%s", id);
@@ -76,7 +95,6 @@ void mf_close(struct mf *f)
     mongoc_database_destroy(f->db);
     mongoc_client_destroy(f->client);
     sk_store_mongo_free(&f->store);
-    mongoc_cleanup();
 }
 
 struct task {

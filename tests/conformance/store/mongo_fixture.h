@@ -17,6 +17,8 @@ extern struct sk_test_server mf_server; /* started by mf_main */
 
 /* Starts the server, runs the tests and ends it; 77 (skipped) when no server is installed. */
 int mf_main(const char *name, const TTest *const *tests, int count, int timeout_s);
+/* The same; `looped` is run for each of `rows` first. */
+int mf_main_loop(const char *name, const TTest *looped, int rows, const TTest *const *tests, int count, int timeout_s);
 
 struct mf {
     struct sk_store store;
@@ -30,6 +32,8 @@ struct mf {
 /* Opens a store on a fresh database. `port` 0 = the server's own; `options` go into the URI ("" or "a=b&c=d"). */
 void mf_open(struct mf *f, int port, const char *options, int pool_size);
 void mf_close(struct mf *f);
+/* Initialises the driver; mf_open does it too. */
+void mf_driver(void);
 void mf_parallel(int count, void (*task)(void *arg, int index), void *arg);
 mongoc_collection_t *mf_collection(struct mf *f, const char *name); /* destroy it */
 void mf_put(struct mf *f, const char *collection, const bson_t *doc);
