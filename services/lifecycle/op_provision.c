@@ -34,6 +34,9 @@ enum lc_outcome lc_run_provision(struct lc_run *run, const struct lc_claim *clai
 
     if (lc_engine_claim(run, claim) != 0)
         return lc_operation_failed(run);
+    /* From here on the record tells whoever deletes the source that there is a sandbox: others of the same source need
+     * not wait for this one to start. */
+    lc_unlock_source(run);
     image = run->record.image.present ? run->record.image : s->default_image;
     limit = run->record.limit.present ? run->record.limit : s->default_limit;
     if (!lc_engine_reached(run, "providerEnsured")) {

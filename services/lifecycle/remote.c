@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#define POLL_FIRST_MS 50
+#define POLL_FIRST_MS 10
 #define POLL_MAX_MS   1000
 
 static int no_provider(struct lc_run *run)
