@@ -13,7 +13,7 @@
 #define COUNT_MAX    1000000000LL /* attempts and the like */
 #define SEQUENCE_MAX (INT64_MAX / 2)
 #define DURATION_MAX (366LL * 86400 * 1000)
-#define RESOURCE_MAX 1e9
+#define RESOURCE_MAX 1e12
 #define DOUBLE_EXACT 9007199254740992.0 /* 2^53 */
 
 __attribute__((format(printf, 2, 3))) static void malformed(struct sk_instance *out, const char *fmt, ...)
