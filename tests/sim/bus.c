@@ -340,8 +340,10 @@ void sim_bus_wipe(struct sim_world *w)
 {
     SIM_TRACE(w, "the message server lost its streams");
     for (size_t i = 0; i < w->bus->command_count; i++) {
-        if (!w->bus->commands[i]->gone)
-            w->bus->commands[i]->gone = w->bus->commands[i]->wiped = true;
+        if (w->bus->commands[i]->gone)
+            continue;
+        w->bus->commands[i]->gone = true;
+        sim_workload_wiped(w, w->bus->commands[i]);
     }
     for (size_t i = 0; i < w->bus->event_count; i++)
         w->bus->events[i].dropped_by_wipe = true;

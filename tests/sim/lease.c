@@ -90,6 +90,15 @@ void sim_lease_vanish(struct sim_world *w)
     drop_at(w->lease, i);
 }
 
+void sim_lease_lose(struct sim_world *w, const char *name)
+{
+    struct sim_lease_key *key = lookup(w, name);
+
+    sim_monitor_lease_lost(w, name);
+    if (key != NULL)
+        drop_at(w->lease, (int)(key - w->lease->keys));
+}
+
 static enum sk_lease_result seam_acquire(void *self, struct sk_call *call, const char *name, int64_t ttl_ms,
                                          struct sk_lease *out, struct sk_error *err)
 {

@@ -514,6 +514,17 @@ void sim_monitor_lease_lost(struct sim_world *w, const char *name)
     }
 }
 
+bool sim_monitor_held(struct sim_world *w, const struct sim_inc *inc, int n, char name[SK_LEASE_NAME_SIZE])
+{
+    for (int i = 0; i < w->monitor->believer_count; i++) {
+        if (w->monitor->believers[i].inc == inc && n-- == 0) {
+            memcpy(name, w->monitor->believers[i].name, SK_LEASE_NAME_SIZE);
+            return true;
+        }
+    }
+    return false;
+}
+
 void sim_monitor_forget_inc(struct sim_world *w, struct sim_inc *inc)
 {
     for (int i = 0; i < w->monitor->believer_count;) {
@@ -625,7 +636,8 @@ void sim_monitor_remove(struct sim_world *w, struct sim_inc *inc, const char *re
                  object->remote.sandbox_id, inc->group.name, remote_id);
         return;
     }
-    allowed = k->claims ? k->epoch : k->absent ? INT64_MAX : k->read_epoch;
+    /* A record without epoch is FastGPT's: whatever carries one is left from a former life. */
+    allowed = k->claims ? k->epoch : k->absent || k->read_epoch == 0 ? INT64_MAX : k->read_epoch;
     if (seen > allowed && seen != k->epoch)
         sim_fail(w, "newer-removed", "%s: %s removes %s of epoch %lld under epoch %lld", object->remote.sandbox_id,
                  inc->group.name, remote_id, (long long)seen, (long long)allowed);

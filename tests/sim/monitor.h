@@ -29,6 +29,8 @@ void sim_monitor_acquired(struct sim_world *w, struct sim_inc *inc, struct sk_le
 void sim_monitor_released(struct sim_world *w, struct sk_lease *lease);
 void sim_monitor_lease_lost(struct sim_world *w,
                             const char *name); /* the server lost it (NULL: all): nobody is to blame */
+/* The names of the leases that a living incarnation believes to hold, one after another; false at the end. */
+bool sim_monitor_held(struct sim_world *w, const struct sim_inc *inc, int n, char name[SK_LEASE_NAME_SIZE]);
 void sim_monitor_forget_inc(struct sim_world *w, struct sim_inc *inc);
 
 /* Provider: called when the call begins (the caller's duty is judged then) and when its effect happens. */

@@ -139,6 +139,11 @@ static enum sim_arrival strike_generic(struct sim_io *io, struct sk_error *err)
     }
 }
 
+static bool sluggish(struct sim_inc *inc)
+{
+    return sim_now_us(inc->w->sched) < inc->sluggish_until_us && sim_percent(&inc->w->faults, 40);
+}
+
 static int64_t leg_us(struct sim_io *io, bool there)
 {
     struct sim_world *w = io->inc->w;
@@ -148,7 +153,7 @@ static int64_t leg_us(struct sim_io *io, bool there)
                           : service == SIM_LEASE ? SIM_FAULT_LEASE_SLOW
                                                  : SIM_FAULT_PROVIDER_SLOW;
 
-    if (service != SIM_BUS && sim_strike(w, slow)) {
+    if (service != SIM_BUS && (sim_strike(w, slow) || (service == SIM_PROVIDER && sluggish(io->inc)))) {
         /* On the way there no request outlives the lease of its caller (docs/simulator.md, limits of the model). */
         int64_t longest = there ? w->scenario.lc.lease_ttl_ms * SIM_MS * 3 / 4 : timeout_us(w, service);
 
@@ -176,7 +181,8 @@ static enum sim_arrival interrupted(struct sim_io *io)
     }
 }
 
-/* An insert has nothing to be fenced by: it must not outlive a whole life of its sandbox (docs/simulator.md, limits). */
+/* An insert has nothing to be fenced by: it must not outlive a whole life of its sandbox (docs/simulator.md, limits).
+ */
 #define LATE_INSERT_MAX_MS 100
 
 static void draw_late(struct sim_io *io)

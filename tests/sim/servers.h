@@ -115,6 +115,7 @@ void sim_lease_free(struct sim_lease_server *server);
 void sim_lease_seam(struct sim_inc *inc);
 void sim_lease_wipe(struct sim_world *w);
 void sim_lease_vanish(struct sim_world *w); /* one key, drawn from the seed */
+void sim_lease_lose(struct sim_world *w, const char *name);
 /* FastGPT's own use of the keys. */
 bool sim_lease_take(struct sim_world *w, const char *name, const char *token, int64_t ttl_ms);
 void sim_lease_drop(struct sim_world *w, const char *name, const char *token);
@@ -131,7 +132,6 @@ struct sim_message {
     int header_count;
     int64_t at_us;
     bool gone; /* acknowledged, terminated or wiped */
-    bool wiped;
     int deliveries;
     int held;               /* deliveries that are out */
     int64_t due_us;         /* 0 = may be delivered now; else when AckWait (or a nak's delay) ends */

@@ -189,6 +189,7 @@ struct sim_inc {
     int workers;
     int64_t started_us;
     int64_t cut_until_us, lease_cut_until_us; /* cannot reach the message server, the lease service */
+    int64_t sluggish_until_us;                /* its provider calls drag */
     bool stuck_reported;
 };
 

@@ -370,17 +370,39 @@ void sim_workload_start(struct sim_world *w)
         sim_at(w->sched, sim_between(&w->work, 0, span_us), activity, w);
 }
 
-void sim_workload_final_ensure(struct sim_world *w, const char *sandbox_id)
+static int identity_of(struct sim_world *w, const char *sandbox_id)
 {
-    struct sim_command *c;
-    int identity = -1;
     char id[SK_SANDBOX_ID_SIZE];
 
     for (int i = 0; i < w->scenario.sandboxes; i++) {
         sim_sandbox_id(i, id);
         if (strcmp(id, sandbox_id) == 0)
-            identity = i;
+            return i;
     }
+    return -1;
+}
+
+void sim_workload_burst(struct sim_world *w, const char *sandbox_id)
+{
+    int identity = identity_of(w, sandbox_id);
+    int64_t now = sim_now_us(w->sched);
+    struct sim_command *c;
+
+    if (identity < 0 || w->workload->count + 2 > COMMANDS_MAX)
+        return;
+    c = command_new(w, "delete", identity);
+    compose(c, false, "{}");
+    send_at(w, c, now + sim_between(&w->work, 1, 100) * SIM_MS, false);
+    c = command_new(w, "ensure", identity);
+    compose(c, true, "{}");
+    send_at(w, c, now + sim_between(&w->work, 20, 600) * SIM_MS, false);
+}
+
+void sim_workload_final_ensure(struct sim_world *w, const char *sandbox_id)
+{
+    int identity = identity_of(w, sandbox_id);
+    struct sim_command *c;
+
     if (identity < 0 || w->workload->count == COMMANDS_MAX)
         return;
     c = command_new(w, "ensure", identity);
@@ -587,6 +609,11 @@ void sim_workload_acked(struct sim_world *w, const struct sim_message *message)
         return; /* a rejection without a usable id; the dead letter stream has it */
     sim_fail(w, "ack-before-result", "%s: command %s (#%llu) was acknowledged without a stored result or an answer",
              c->sandbox_id, c->id, (unsigned long long)message->sequence);
+}
+
+void sim_workload_wiped(struct sim_world *w, const struct sim_message *message)
+{
+    w->workload->commands[message->tag]->wiped = true;
 }
 
 bool sim_workload_answered(struct sim_world *w)

@@ -16,10 +16,13 @@ void sim_workload_reply(struct sim_world *w, const char *inbox, const char *body
 void sim_workload_event(struct sim_world *w, const char *type, const json_t *data);
 /* A message of the stream was acknowledged: may it be? */
 void sim_workload_acked(struct sim_world *w, const struct sim_message *message);
+void sim_workload_wiped(struct sim_world *w, const struct sim_message *message); /* it was lost with its stream */
 bool sim_workload_answered(struct sim_world *w); /* every command has its final answer */
 void sim_workload_report(struct sim_world *w);   /* traces those that have none */
 /* For the checker: one entry per command. The array belongs to the caller. */
 struct sk_check_command *sim_workload_commands(struct sim_world *w, size_t *count);
+/* Somebody deletes the sandbox now and uses it again a moment later. */
+void sim_workload_burst(struct sim_world *w, const char *sandbox_id);
 /* After outside interference repair is due at the next use: this is it. */
 void sim_workload_final_ensure(struct sim_world *w, const char *sandbox_id);
 struct sk_identity sim_identity(int index);

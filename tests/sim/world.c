@@ -379,7 +379,43 @@ static struct sim_inc *any_alive(struct sim_world *w)
 struct happening {
     struct sim_world *w;
     enum sim_fault kind;
+    int patience; /* looks left for an occasion */
 };
+
+/* A replica that owns an operation. */
+static struct sim_inc *one_at_work(struct sim_world *w, char sandbox_id[SK_SANDBOX_ID_SIZE])
+{
+    struct sim_inc *found = NULL;
+    size_t seen = 0;
+
+    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+        const struct sim_doc *doc = w->store->docs[i];
+        struct sim_inc *owner = doc == NULL || !doc->i.has_operation ? NULL : sim_inc_by_id(w, doc->i.operation.owner);
+
+        if (owner == NULL || !sim_inc_alive(owner) || sim_below(&w->faults, ++seen) != 0)
+            continue;
+        found = owner;
+        memcpy(sandbox_id, doc->i.sandbox_id, SK_SANDBOX_ID_SIZE);
+    }
+    return found;
+}
+
+/* It still reaches store and provider, does not hear that it was overtaken, and believes in leases that are gone. */
+static bool partition(struct sim_world *w)
+{
+    int64_t until = sim_now_us(w->sched) + sim_between(&w->faults, 300, 2500) * SIM_MS;
+    char sandbox_id[SK_SANDBOX_ID_SIZE], name[SK_LEASE_NAME_SIZE];
+    struct sim_inc *inc = one_at_work(w, sandbox_id);
+
+    if (inc == NULL)
+        return false;
+    SIM_TRACE(w, "--- %s is cut off from bus and lease service while it works on %s", inc->group.name, sandbox_id);
+    inc->cut_until_us = inc->lease_cut_until_us = inc->sluggish_until_us = until;
+    for (int n = 0; sim_monitor_held(w, inc, n, name); n++)
+        sim_lease_lose(w, name);
+    sim_workload_burst(w, sandbox_id);
+    return true;
+}
 
 static void happens_to_bus(struct sim_world *w, enum sim_fault kind)
 {
@@ -418,10 +454,16 @@ static void happen(void *arg)
     struct sim_world *w = h->w;
     enum sim_fault kind = h->kind;
 
+    if (w->faults_on && kind == SIM_FAULT_PARTITION && !partition(w) && h->patience-- > 0) {
+        sim_after(w->sched, 30 * SIM_MS, happen, h);
+        return;
+    }
     free(h);
     if (!w->faults_on)
         return;
     switch (kind) {
+    case SIM_FAULT_PARTITION:
+        break;
     case SIM_FAULT_STORE_FAILOVER:
         take_down(w, SIM_STORE, sim_between(&w->faults, 100, 1200));
         break;
@@ -469,6 +511,7 @@ void sim_world_plan(struct sim_world *w)
         SIM_FAULT_LEASE_WIPE,     SIM_FAULT_LEASE_VANISH,   SIM_FAULT_BUS_OUTAGE,     SIM_FAULT_BUS_WIPE,
         SIM_FAULT_PROVIDER_GONE,  SIM_FAULT_PROVIDER_PAUSE, SIM_FAULT_FASTGPT,        SIM_FAULT_MALFORMED,
         SIM_FAULT_KILL_ALL,       SIM_FAULT_DRAIN,          SIM_FAULT_BUS_DISCONNECT, SIM_FAULT_LEASE_CUT,
+        SIM_FAULT_PARTITION,
     };
 
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
@@ -479,7 +522,7 @@ void sim_world_plan(struct sim_world *w)
 
             if (h == NULL)
                 abort();
-            *h = (struct happening){.w = w, .kind = events[i]};
+            *h = (struct happening){.w = w, .kind = events[i], .patience = 50};
             sim_at(w->sched, early ? 0 : sim_between(&w->faults, 0, w->scenario.active_ms * SIM_MS), happen, h);
         }
     }
@@ -493,7 +536,7 @@ void sim_world_calm(struct sim_world *w)
         w->down_until_us[i] = w->down_until_us[i] > sim_now_us(w->sched) ? sim_now_us(w->sched) : w->down_until_us[i];
     for (int i = 0; i < SIM_REPLICAS_MAX; i++) {
         if (w->slots[i] != NULL)
-            w->slots[i]->cut_until_us = w->slots[i]->lease_cut_until_us = 0;
+            w->slots[i]->cut_until_us = w->slots[i]->lease_cut_until_us = w->slots[i]->sluggish_until_us = 0;
     }
     sim_pump_later(w);
 }
