@@ -10,13 +10,16 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* libcurl's resolver thread calls this one: the executable's symbol wins. "hang.test" hangs until the process ends. */
@@ -447,6 +450,76 @@ START_TEST(test_tls_handshake_fails_before_anything_is_sent)
         send_request(&f, &(struct sk_http_request){.method = "POST", .url = url, .connect_timeout_ms = 200}), -1);
     ck_assert_int_eq(f.err.outcome, SK_OUTCOME_FAILED);
     ck_assert_int_eq(peer_request_count(f.peer), 0);
+    end(&f);
+}
+END_TEST
+
+/* openssl s_server on a free port with a self-signed certificate for 127.0.0.1; the pid of the server. */
+static pid_t start_tls(const char *dir, int *port)
+{
+    char command[1024], accept[32], cert[64], key[64];
+    pid_t pid;
+
+    snprintf(cert, sizeof(cert), "%s/cert.pem", dir);
+    snprintf(key, sizeof(key), "%s/key.pem", dir);
+    snprintf(command, sizeof(command),
+             "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=127.0.0.1 "
+             "-addext subjectAltName=IP:127.0.0.1 -keyout %s -out %s 2>/dev/null",
+             key, cert);
+    ck_assert_int_eq(system(command), 0);
+    *port = peer_refused_port();
+    snprintf(accept, sizeof(accept), "127.0.0.1:%d", *port);
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+        dup2(null, 0);
+        dup2(null, 1);
+        dup2(null, 2);
+        execlp("openssl", "openssl", "s_server", "-accept", accept, "-cert", cert, "-key", key, "-www", (char *)NULL);
+        _exit(127);
+    }
+    return pid;
+}
+
+START_TEST(test_tls)
+{
+    char dir[] = "/tmp/sk-http-tls-XXXXXX", cert[64], url[64], command[64];
+    struct sk_http_client_options options = {.ca_file = cert};
+    struct sigaction action;
+    struct fixture f;
+    int port, rc = -1;
+    pid_t pid;
+
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    pid = start_tls(dir, &port);
+    snprintf(cert, sizeof(cert), "%s/cert.pem", dir);
+    snprintf(url, sizeof(url), "https://127.0.0.1:%d/", port);
+    begin(&f, NULL);
+    sk_http_client_free(f.client);
+    f.client = sk_http_client_new(&options);
+    for (int i = 0; i < 500 && rc != 0; i++) { /* until it listens */
+        rc = send_request(&f, &(struct sk_http_request){.method = "GET", .url = url});
+        if (rc != 0)
+            usleep(10000);
+    }
+    ck_assert_msg(rc == 0, "%s", f.err.message);
+    ck_assert_int_eq(f.response.status, 200);
+
+    /* An authority that is not ours: refused before the request is sent. */
+    sk_http_client_free(f.client);
+    f.client = sk_http_client_new(NULL);
+    ck_assert_int_eq(send_request(&f, &(struct sk_http_request){.method = "POST", .url = url}), -1);
+    ck_assert_int_eq(f.response.end, SK_HTTP_REFUSED);
+    ck_assert_int_eq(f.err.outcome, SK_OUTCOME_FAILED);
+
+    /* SIGPIPE is where it was. */
+    ck_assert_int_eq(sigaction(SIGPIPE, NULL, &action), 0);
+    ck_assert(action.sa_handler == SIG_DFL);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    snprintf(command, sizeof(command), "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
     end(&f);
 }
 END_TEST
@@ -1147,7 +1220,7 @@ START_TEST(test_request_cost)
 END_TEST
 
 SK_CHECK_MAIN("http client", test_hostile_answers, test_error_body_is_cut, test_nothing_was_sent,
-              test_tls_handshake_fails_before_anything_is_sent, test_bad_requests, test_request_headers,
+              test_tls_handshake_fails_before_anything_is_sent, test_tls, test_bad_requests, test_request_headers,
               test_paths_are_sent_as_they_are, test_answer_headers, test_keep_alive, test_connection_cache_is_bounded,
               test_stale_connection_is_repeated_once, test_post_is_never_repeated, test_descriptors_do_not_leak,
               test_deadline, test_idle_timeout, test_cancel_latency, test_cancel_before_anything_was_sent,
