@@ -122,6 +122,7 @@ struct sk_pull {
 };
 
 #define SK_STRAYS_IN_HAND 256
+#define SK_STRAYS_RUNG    32
 
 struct sk_strays {
     bool started; /* under bus->mu */
@@ -134,8 +135,12 @@ struct sk_strays {
     void (*on_delivery)(void *arg, struct sk_delivery *delivery);
     void *arg;
     /* under bus->mu */
-    bool stopping, look;
-    uint64_t in_hand[SK_STRAYS_IN_HAND]; /* handed over, not answered yet; 0 = free */
+    bool stopping;
+    bool crowded; /* one could not be taken in hand: sweep when there is room */
+    bool look;    /* more rang than could be noted: sweep everything */
+    int rung_count;
+    char rung[SK_STRAYS_RUNG][SK_SUBJECT_SIZE]; /* subjects to look at */
+    uint64_t in_hand[SK_STRAYS_IN_HAND];        /* handed over, not answered yet; 0 = free */
 };
 
 /* What the callbacks of one connection object know. Freed after its closed callback. Fields under bus->mu. */

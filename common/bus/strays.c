@@ -29,14 +29,21 @@ static bool is_stray(const struct sk_strays *strays, const char *subject)
 static void on_command(void *arg, const char *subject, const char *reply, const char *body, size_t len)
 {
     struct sk_bus_nats *bus = arg;
+    struct sk_strays *strays = &bus->strays;
+    bool known = false;
 
     (void)reply;
     (void)body;
     (void)len;
-    if (!is_stray(&bus->strays, subject))
+    if (!is_stray(strays, subject))
         return;
     pthread_mutex_lock(&bus->mu);
-    bus->strays.look = true;
+    for (int i = 0; i < strays->rung_count && !known; i++)
+        known = strcmp(strays->rung[i], subject) == 0;
+    if (!known && (strays->rung_count == SK_STRAYS_RUNG || strlen(subject) >= sizeof(strays->rung[0])))
+        strays->look = true;
+    else if (!known)
+        snprintf(strays->rung[strays->rung_count++], sizeof(strays->rung[0]), "%s", subject);
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->mu);
 }
@@ -57,6 +64,8 @@ static bool take(struct sk_bus_nats *bus, uint64_t sequence)
     }
     if (room >= 0)
         bus->strays.in_hand[room] = sequence;
+    else
+        bus->strays.crowded = true;
     pthread_mutex_unlock(&bus->mu);
     return room >= 0;
 }
@@ -67,6 +76,11 @@ void sk_strays_answered(struct sk_bus_nats *bus, uint64_t sequence)
     for (int i = 0; i < SK_STRAYS_IN_HAND; i++) {
         if (bus->strays.in_hand[i] == sequence)
             bus->strays.in_hand[i] = 0;
+    }
+    if (bus->strays.crowded) {
+        bus->strays.crowded = false;
+        bus->strays.look = true;
+        pthread_cond_broadcast(&bus->changed);
     }
     pthread_mutex_unlock(&bus->mu);
 }
@@ -122,6 +136,20 @@ static bool stopping(struct sk_bus_nats *bus)
     return stop;
 }
 
+static void look_at(struct sk_bus_nats *bus, const char *subject)
+{
+    uint64_t from = 1;
+    int count = 0;
+
+    while (count < PER_SUBJECT_MAX && !stopping(bus) && hand_over_next(bus, subject, &from))
+        count++;
+    if (count == PER_SUBJECT_MAX) {
+        pthread_mutex_lock(&bus->mu);
+        bus->strays.crowded = true; /* the rest when these are answered */
+        pthread_mutex_unlock(&bus->mu);
+    }
+}
+
 static void sweep(struct sk_bus_nats *bus)
 {
     int64_t offset = 0, total = 1;
@@ -143,11 +171,8 @@ static void sweep(struct sk_bus_nats *bus)
             return;
         }
         json_object_foreach (subjects, subject, count) {
-            uint64_t from = 1;
-            if (!is_stray(&bus->strays, subject))
-                continue;
-            for (int i = 0; i < PER_SUBJECT_MAX && !stopping(bus) && hand_over_next(bus, subject, &from); i++)
-                ;
+            if (is_stray(&bus->strays, subject))
+                look_at(bus, subject);
         }
         total = json_integer_value(json_object_get(answer, "total"));
         offset += (int64_t)page;
@@ -163,32 +188,43 @@ static void *strays_main(void *arg)
     struct sk_strays *strays = &bus->strays;
     int64_t due_us = sk_mono_us(bus->sched);
     unsigned connects = 0;
+    char(*rung)[SK_SUBJECT_SIZE] = calloc(SK_STRAYS_RUNG, sizeof(*rung));
 
     sk_bus_thread_note();
     pthread_mutex_lock(&bus->mu);
     while (!strays->stopping) {
         int64_t now_us = sk_mono_us(bus->sched);
-        bool rung = strays->look;
+        bool all = strays->look || now_us >= due_us || connects != bus->connect_count || rung == NULL;
+        int count = rung != NULL ? strays->rung_count : 0;
         if (!bus->linked || !bus->verified) {
             sk_bus_wait_changed(bus, 1000);
             continue;
         }
-        if (!rung && now_us < due_us && connects == bus->connect_count) {
+        if (!all && count == 0) {
             int64_t ms = (due_us - now_us) / 1000 + 1;
             sk_bus_wait_changed(bus, ms < 1000 ? ms : 1000);
             continue;
         }
+        if (count > 0)
+            memcpy(rung, strays->rung, (size_t)count * sizeof(*rung));
+        strays->rung_count = 0;
         strays->look = false;
         connects = bus->connect_count;
         pthread_mutex_unlock(&bus->mu);
-        if (rung)
+        if (count > 0)
             sk_sleep_ms(bus->sched, SETTLE_MS);
-        sweep(bus);
+        /* A ring is answered by looking at that subject only: another replica may be at work on the others. */
+        for (int i = 0; i < count && !all; i++)
+            look_at(bus, rung[i]);
+        if (all) {
+            sweep(bus);
+            due_us = sk_mono_us(bus->sched) + strays->sweep_ms * 1000;
+        }
         sk_sleep_ms(bus->sched, RING_FLOOD_MS);
-        due_us = sk_mono_us(bus->sched) + strays->sweep_ms * 1000;
         pthread_mutex_lock(&bus->mu);
     }
     pthread_mutex_unlock(&bus->mu);
+    free(rung);
     return NULL;
 }
 

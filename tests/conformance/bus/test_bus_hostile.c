@@ -324,6 +324,7 @@ START_TEST(test_strays_are_found_answered_and_deleted)
 {
     struct rig rig;
     static struct collector strays;
+    static char strays_left[SK_SUBJECT_SIZE];
     struct sk_error err;
     int fd;
     char subject[64];
@@ -360,8 +361,10 @@ START_TEST(test_strays_are_found_answered_and_deleted)
     ck_assert_int_eq(rig.bus.ops->ack(rig.bus.self, strays.items[2], &err), 0);
     put(&rig.bus, "sandbox.cmd.bell", NULL, "{}");
     collector_wait(&strays, 5);
+    snprintf(strays_left, sizeof(strays_left), "%s", strays.items[3]->subject);
     ck_assert_int_eq(rig.bus.ops->nak(rig.bus.self, strays.items[3], 0, &err), 0);
-    put(&rig.bus, "sandbox.cmd.bell", NULL, "{}");
+    ck_assert(collector_stays(&strays, 5, 300));
+    put(&rig.bus, strays_left, NULL, "{}"); /* the same subject rings: that one is handed over again, too */
     collector_wait(&strays, 7);
     for (int i = 4; i < 7; i++)
         ck_assert_int_eq(rig.bus.ops->term(rig.bus.self, strays.items[i], &err), 0);
@@ -381,8 +384,6 @@ START_TEST(test_strays_are_found_answered_and_deleted)
                 ck_assert_int_eq(rig.bus.ops->term(rig.bus.self, stray, &err), 0);
         }
         sk_sleep_ms(sched, 10);
-        if (i % 50 == 49) /* more than can be in hand at once: the rest comes with the next bell or sweep */
-            raw_publish(fd, "sandbox.cmd.flood.again", NULL, NULL, 0, "", 0);
     }
     ck_assert_int_eq(stored(rig.nats, SK_STREAM_COMMANDS), 1);
     close(fd);
