@@ -29,7 +29,8 @@ static void check_group(struct sk_check_context *c, const struct sk_check_record
             continue;
         there++;
         newest = remote;
-        if (remote->epoch > r->epoch)
+        /* A record without epoch is FastGPT's: it is compared with nothing. */
+        if (r->epoch > 0 && remote->epoch > r->epoch)
             sk_check_find(c, SK_CHECK_REMOTE_EPOCH_AHEAD, r->sandbox_id, remote->id,
                           "object %s has epoch %lld, the record %lld", remote->id, (long long)remote->epoch,
                           (long long)r->epoch);
