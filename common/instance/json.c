@@ -155,10 +155,9 @@ static json_t *operation_json(const struct sk_operation *op)
     put_time(&b, "heartbeatAt", op->heartbeat_at);
     put_time(&b, "failedAt", op->failed_at);
     put_error(&b, &op->error);
-    if (op->job_id[0] != '\0') {
+    if (op->job_id[0] != '\0' || op->attempt != 0)
         put_number(&b, "attempt", op->attempt);
-        put_text(&b, "jobId", op->job_id);
-    }
+    put_optional(&b, "jobId", op->job_id);
     put_time(&b, "nextAttemptAt", op->next_attempt_at);
     put_optional(&b, "owner", op->owner);
     put_optional(&b, "commandId", op->command_id);

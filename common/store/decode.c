@@ -173,6 +173,13 @@ static bool open_document(struct sk_instance *out, const bson_iter_t *iter, cons
     return false;
 }
 
+/* A sub-document whose bytes end before it does looks like a shorter one: only the iterator knows. */
+static void check_end(struct sk_instance *out, const bson_iter_t *iter, const char *path)
+{
+    if (iter->err_off != 0)
+        malformed(out, "%s is cut", path);
+}
+
 /* ---- errors --------------------------------------------------------------------------------- */
 
 void sk_stored_error_format(const struct sk_stored_error *error, char out[SK_ERROR_TEXT_SIZE])
@@ -229,6 +236,7 @@ static void decode_limit(struct sk_instance *out, const bson_iter_t *iter)
         else if (strcmp(key, "storageSize") == 0)
             read_text(out, &child, "limit.storageSize", out->limit.storage_size, sizeof(out->limit.storage_size));
     }
+    check_end(out, &child, "limit");
 }
 
 static void decode_image(struct sk_instance *out, const bson_iter_t *iter)
@@ -248,6 +256,7 @@ static void decode_image(struct sk_instance *out, const bson_iter_t *iter)
         else if (strcmp(key, "tag") == 0)
             read_text(out, &child, "image.tag", out->image.tag, sizeof(out->image.tag));
     }
+    check_end(out, &child, "image");
 }
 
 static void decode_volume(struct sk_instance *out, const bson_iter_t *iter, int index)
@@ -274,6 +283,7 @@ static void decode_volume(struct sk_instance *out, const bson_iter_t *iter, int 
         else if (strcmp(key, "subPath") == 0)
             read_text(out, &child, "storage.volumes.subPath", volume.sub_path, sizeof(volume.sub_path));
     }
+    check_end(out, &child, "storage.volumes");
     if (name[0] == '\0') {
         malformed(out, "storage.volumes holds a volume without a name");
         return;
@@ -308,8 +318,10 @@ static void decode_storage(struct sk_instance *out, const bson_iter_t *iter)
         } else if (strcmp(key, "volumes") == 0 && open_document(out, &child, "storage.volumes", true, &volumes)) {
             while (bson_iter_next(&volumes))
                 decode_volume(out, &volumes, index++);
+            check_end(out, &volumes, "storage.volumes");
         }
     }
+    check_end(out, &child, "storage");
 }
 
 static void decode_operation(struct sk_instance *out, const bson_iter_t *iter)
@@ -363,6 +375,7 @@ static void decode_operation(struct sk_instance *out, const bson_iter_t *iter)
             read_text(out, &child, "operation.blocked", op->blocked, sizeof(op->blocked));
         }
     }
+    check_end(out, &child, "operation");
     if (op->type == SK_OP_NONE)
         malformed(out, "operation.type is missing");
 }
@@ -394,6 +407,9 @@ static void decode_last_operation(struct sk_instance *out, const bson_iter_t *it
         else if (strcmp(key, "error") == 0)
             read_error(out, &child, "lastOperation.error", &last->error);
     }
+    check_end(out, &child, "lastOperation");
+    if (last->type == SK_OP_NONE)
+        malformed(out, "lastOperation.type is missing");
 }
 
 static void decode_pins(struct sk_instance *out, const bson_iter_t *iter)
@@ -423,10 +439,12 @@ static void decode_pins(struct sk_instance *out, const bson_iter_t *iter)
             else if (strcmp(key, "expiresAt") == 0)
                 read_date(out, &child, "pins.expiresAt", &pin->expires_at);
         }
+        check_end(out, &child, "pins");
         if (pin->id[0] == '\0' || pin->expires_at == 0)
             malformed(out, "pins holds a pin without id or expiresAt");
         out->pin_count++;
     }
+    check_end(out, &pins, "pins");
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -491,7 +509,8 @@ static bool decode_event(const bson_iter_t *iter, struct sk_event *out)
             read_text(&verdict, &child, key, out->traceparent, sizeof(out->traceparent));
         }
     }
-    return !verdict.malformed && out->id[0] != '\0' && out->type != SK_EVENT_TYPE_COUNT && out->sequence > 0;
+    return !verdict.malformed && child.err_off == 0 && out->id[0] != '\0' && out->type != SK_EVENT_TYPE_COUNT &&
+           out->sequence > 0;
 }
 
 static void decode_outbox(struct sk_instance *out, const bson_iter_t *iter)
@@ -508,6 +527,7 @@ static void decode_outbox(struct sk_instance *out, const bson_iter_t *iter)
         if (out->outbox_count < INT32_MAX)
             out->outbox_count++;
     }
+    check_end(out, &events, "outbox");
 }
 
 static int by_sequence(const void *a, const void *b)

@@ -101,7 +101,7 @@ static void append_operation(bson_t *doc, const struct sk_operation *op)
     append_date(&child, "heartbeatAt", op->heartbeat_at);
     append_date(&child, "failedAt", op->failed_at);
     append_error(&child, "error", &op->error);
-    if (op->job_id[0] != '\0')
+    if (op->job_id[0] != '\0' || op->attempt != 0)
         BSON_APPEND_INT32(&child, "attempt", op->attempt);
     append_date(&child, "nextAttemptAt", op->next_attempt_at);
     append_text(&child, "owner", op->owner);
