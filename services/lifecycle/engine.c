@@ -267,6 +267,10 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
 
     if (!sk_op_claimable(claim->type, from))
         return sk_fail(&run->err, SK_ERR_INTERNAL, "%s cannot be claimed from %s", info->name, sk_status_name(from));
+    /* A delete goes without when the operation it overtakes has the lease. Nobody else: what was looked at and reserved
+     * under a lease that ended meanwhile is worth nothing. */
+    if (claim->type != SK_OP_DELETE && !sk_lease_valid(&run->lifecycle, r->sched))
+        return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the lease ended before the claim");
     if (run->found && run->record.outbox_count >= SK_OUTBOX_MAX) {
         sk_fail(&run->err, SK_ERR_SANDBOX_BUSY, "too many events of this sandbox wait to be published");
         return -1;
@@ -318,7 +322,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
     run->claimed = true;
     run->create_sent = false;
     run->created_id[0] = run->ensured_volume[0] = '\0';
-    run->provider = lc_provider(r, run->record.provider);
+    run->provider = run->claimed_at = lc_provider(r, run->record.provider);
     lc_beats_add(run, begin_step(run));
     run->claimed_us = run->step_us;
     lc_count(r, LC_COUNT_CLAIMS, 1);

@@ -194,7 +194,8 @@ struct lc_run {
     struct sk_call *call;  /* remote effects and pauses: cancelled with the job, ends at the phase deadline */
     struct sk_call commit; /* store and lease calls: never cancelled, each bounded */
     void *transport;       /* of the provider's client; kept over jobs */
-    const struct sk_provider *provider; /* of the record, NULL = not configured here */
+    const struct sk_provider *provider;   /* of the record, NULL = not configured here */
+    const struct sk_provider *claimed_at; /* of the operation that was claimed last */
     bool found;
     struct sk_instance record;        /* as read or written last */
     struct sk_instance before, after; /* of the write in hand */

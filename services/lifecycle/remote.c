@@ -9,6 +9,7 @@
 
 #define POLL_FIRST_MS 10
 #define POLL_MAX_MS   1000
+#define POLL_CLEAN_MS 100
 
 static int no_provider(struct lc_run *run)
 {
@@ -322,9 +323,8 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
     return wait_ready(run, &kept, true);
 }
 
-static void clean_objects(struct lc_run *run, struct sk_call *call)
+static void clean_objects(struct lc_run *run, const struct sk_provider *p, struct sk_call *call)
 {
-    const struct sk_provider *p = run->provider;
     struct sk_remote remote;
     struct sk_error err = {.code = SK_OK};
     bool found, gone;
@@ -345,20 +345,28 @@ static void clean_objects(struct lc_run *run, struct sk_call *call)
 }
 
 /* An ensure that came through after a delete had removed the volume: it is empty, and its name is never used again,
- * because every later life of the sandbox has another generation. */
+ * because every later life of the sandbox has another generation. While the record is still there the volume is the
+ * deleter's business: it is waited for. */
 static void clean_volume(struct lc_run *run, const struct sk_provider *p, struct sk_call *call)
 {
     struct sk_error err = {.code = SK_OK};
 
-    if (lc_read(run) != 0 || (run->found && strcmp(run->record.storage.claim_name, run->ensured_volume) == 0))
-        return;
+    for (;;) {
+        if (lc_read(run) != 0)
+            return;
+        if (!run->found || strcmp(run->record.storage.claim_name, run->ensured_volume) != 0)
+            break;
+        if (run->record.status != SK_STATUS_DELETING || !sk_call_sleep_ms(call, POLL_CLEAN_MS) ||
+            lc_stopping(run->replica))
+            return;
+    }
     if (p->ops->volume_remove(p->self, call, run->ensured_volume, &err) != 0)
         SK_LOG_WARN("volume of a deleted sandbox may be left", SK_F("sandboxId", run->job->sandbox_id), SK_FE(&err));
 }
 
 void lc_remote_clean_own(struct lc_run *run)
 {
-    const struct sk_provider *p = run->provider;
+    const struct sk_provider *p = run->claimed_at;
     struct sk_call call;
 
     if ((!run->create_sent && run->ensured_volume[0] == '\0') || p == NULL || lc_stopping(run->replica))
@@ -370,7 +378,7 @@ void lc_remote_clean_own(struct lc_run *run)
     call.deadline_us =
         sk_mono_us(run->replica->sched) + (lc_draining(run->replica) ? LC_DRAIN_CALL_MS : LC_COMMIT_MS) * 1000;
     if (run->create_sent)
-        clean_objects(run, &call);
+        clean_objects(run, p, &call);
     if (run->ensured_volume[0] != '\0')
         clean_volume(run, p, &call);
     run->create_sent = false;

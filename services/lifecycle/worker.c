@@ -377,7 +377,7 @@ static void run_job(struct lc_run *run, struct lc_job *job)
     sk_call_init(&run->commit, run->replica->sched);
     run->head = NULL;
     run->command = NULL;
-    run->provider = NULL;
+    run->provider = run->claimed_at = NULL;
     run->found = run->unlocked = run->claimed = run->create_sent = run->keep_quota = run->insert_refused =
         run->in_doubt = false;
     run->source.held = run->lifecycle.held = false;
