@@ -62,18 +62,22 @@ struct sim_volume *sim_provider_volume(struct sim_world *w, const char *claim_na
     return NULL;
 }
 
-void sim_provider_add_volume(struct sim_world *w, const char *claim_name)
+struct sim_volume *sim_provider_add_volume(struct sim_world *w, const char *claim_name)
 {
     struct sim_provider_server *server = w->provider;
     struct sim_volume *volume;
 
-    if (sim_provider_volume(w, claim_name) != NULL)
-        return;
+    volume = sim_provider_volume(w, claim_name);
+    if (volume != NULL) {
+        volume->stray_of = NULL;
+        return volume;
+    }
     server->volumes = sim_grow(server->volumes, server->volume_count, &server->volume_size, sizeof(*server->volumes));
     volume = &server->volumes[server->volume_count++];
     memset(volume, 0, sizeof(*volume));
     sk_copy_cut(volume->claim_name, sizeof(volume->claim_name), claim_name);
     volume->created_us = sim_now_us(w->sched);
+    return volume;
 }
 
 struct sim_object *sim_provider_add(struct sim_world *w, const char *sandbox_id, int64_t epoch, const char *job_id)
@@ -556,6 +560,15 @@ static int seam_relabel(void *self, struct sk_call *call, const char *remote_id,
     return 0;
 }
 
+static bool named_by_record(struct sim_world *w, const char *claim_name)
+{
+    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+        if (w->store->docs[i] != NULL && strcmp(w->store->docs[i]->i.storage.claim_name, claim_name) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int seam_volume_ensure(void *self, struct sk_call *call, const char *claim_name, const char *storage_size,
                               struct sk_error *err)
 {
@@ -565,8 +578,12 @@ static int seam_volume_ensure(void *self, struct sk_call *call, const char *clai
     (void)storage_size;
     if (begin(&io, &x, err) != 0)
         return -1;
-    if (x.carried_out)
-        sim_provider_add_volume(io.inc->w, claim_name);
+    if (x.carried_out) {
+        struct sim_volume *volume = sim_provider_add_volume(io.inc->w, claim_name);
+
+        if (!named_by_record(io.inc->w, claim_name))
+            volume->stray_of = io.inc;
+    }
     if (end(&io, &x, err) != 0)
         return -1;
     sim_done(&io, 1, "there");

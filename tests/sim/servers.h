@@ -193,6 +193,7 @@ struct sim_object {
 struct sim_volume {
     char claim_name[SK_CLAIM_NAME_SIZE];
     bool gone;
+    struct sim_inc *stray_of; /* made for this caller after its sandbox was gone; only that one knows of it */
     int64_t created_us;
 };
 
@@ -212,7 +213,7 @@ struct sim_object *sim_provider_object(struct sim_world *w, const char *remote_i
 struct sim_volume *sim_provider_volume(struct sim_world *w, const char *claim_name); /* NULL = does not exist */
 /* What others do there. */
 struct sim_object *sim_provider_add(struct sim_world *w, const char *sandbox_id, int64_t epoch, const char *job_id);
-void sim_provider_add_volume(struct sim_world *w, const char *claim_name);
+struct sim_volume *sim_provider_add_volume(struct sim_world *w, const char *claim_name);
 void sim_provider_gone(struct sim_world *w);  /* one running object vanishes */
 void sim_provider_pause(struct sim_world *w); /* one running object is paused */
 

@@ -99,9 +99,11 @@ static void take_provider(struct sim_world *w, struct sk_check_snapshot *s, stru
             remotes[s->remote_count++] = w->provider->objects[i]->remote;
     }
     for (size_t i = 0; i < w->provider->volume_count; i++) {
-        if (!w->provider->volumes[i].gone)
-            sk_copy_cut(volumes[s->volume_count++].claim_name, sizeof(volumes->claim_name),
-                        w->provider->volumes[i].claim_name);
+        const struct sim_volume *volume = &w->provider->volumes[i];
+
+        /* Its maker died before it could take it away, and nobody else can know of it. */
+        if (!volume->gone && (volume->stray_of == NULL || !volume->stray_of->crashed))
+            sk_copy_cut(volumes[s->volume_count++].claim_name, sizeof(volumes->claim_name), volume->claim_name);
     }
     s->remotes = remotes;
     s->remotes_known = true;
