@@ -120,7 +120,8 @@ static int show_result(const struct ctl *ctl, const json_t *result, int64_t took
         ctl_json(result);
         return CTL_OK;
     }
-    printf("%s  %s", ctl_clean(ctl_text(result, "sandboxId")), status[0] != '\0' ? ctl_clean(status) : "deleted");
+    printf("%s  %s", ctl_clean(ctl_text(result, "sandboxId")),
+           status[0] != '\0' && strcmp(status, "none") != 0 ? ctl_clean(status) : "deleted");
     if (ctl_integer(result, "epoch", 0) > 0)
         printf("  epoch %lld", (long long)ctl_integer(result, "epoch", 0));
     if (ctl_text(result, "instance.provider")[0] != '\0')

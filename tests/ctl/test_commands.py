@@ -146,8 +146,9 @@ def test_params_of_each_command(skctl, service, verb, arguments, params):
     assert "source" not in service.commands[0]["body"]
 
 
-def test_a_delete_without_status_reads_well(skctl, service):
-    service.answers["delete"] = lambda c: [({}, {"id": c["id"], "ok": True, "sandboxId": SANDBOX})]
+@pytest.mark.parametrize("status", [{}, {"status": "none"}])
+def test_a_delete_reads_well(skctl, service, status):
+    service.answers["delete"] = lambda c: [({}, {"id": c["id"], "ok": True, "sandboxId": SANDBOX, **status})]
     assert f"{SANDBOX}  deleted" in skctl("delete", SANDBOX).out
 
 

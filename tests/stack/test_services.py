@@ -30,16 +30,12 @@ def skctl(clone, *arguments, expect=0):
 
 
 def sandbox_inits(clone):
-    """sk-init processes of this clone's sandboxes: their parents or they themselves carry the path of our data."""
-    data = str(clone.folder / ".local" / "data" / "localbox")
+    """Process 1 of each sandbox, as sk-localbox's records name it, when that process lives."""
     found = []
-    for entry in pathlib.Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                if data in (entry / "mountinfo").read_text() or data in (entry / "cmdline").read_text(errors="replace"):
-                    found.append(int(entry.name))
-            except OSError:
-                pass
+    for record in (clone.folder / ".local/data/localbox/sandboxes").glob("*/record.json"):
+        pid = json.loads(record.read_text()).get("initPid")
+        if pid and pathlib.Path(f"/proc/{pid}/comm").exists():
+            found.append(pid)
     return found
 
 
@@ -94,12 +90,12 @@ def test_sandboxes_survive_a_restart_of_localbox_and_end_with_down(up):
     skctl(up, "ensure", "--app=a", "--user=u")
     skctl(up, "exec", "--app=a", "--user=u", "--", "echo kept >/workspace/file; (sleep 1000 &)")
     up.run("restart", "localbox")
-    assert skctl(up, "exec", "--app=a", "--user=u", "--", "ps ax 2>/dev/null | grep -c '[s]leep 1000' || cat /proc/[0-9]*/cmdline | grep -c sleep").stdout
+    assert skctl(up, "exec", "--app=a", "--user=u", "--", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q 'sleep 1000'; echo $?").stdout == "0\n"
     up.run("kill", "localbox")
-    assert sandbox_inits(up)
+    (init,) = sandbox_inits(up)
     up.run("down")
     deadline = time.monotonic() + 10
-    while sandbox_inits(up):
+    while pathlib.Path(f"/proc/{init}").exists():
         assert time.monotonic() < deadline, "a sandbox outlived down"
         time.sleep(0.1)
     assert marked_pids(up) == []
