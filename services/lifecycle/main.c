@@ -28,6 +28,7 @@
 #define RETRY_FIRST_MS   100
 #define RETRY_MAX_MS     2000
 #define PING_MS          3000
+#define CONNECT_MS       200 /* the bus connects in its own thread: it gets a moment before it counts as away */
 #define RPC_STOP_MS      2000
 #define JOIN_MS          5000
 #define EXIT_UNREACHABLE 69
@@ -338,7 +339,7 @@ static bool check_nats(void)
 {
     struct sk_error err = {.code = SK_OK};
 
-    return report(s.nats_up, s.bus.ops->connected(s.bus.self) ? 0 : sk_bus_nats_wait(s.nats, 1, &err), &err);
+    return report(s.nats_up, s.bus.ops->connected(s.bus.self) ? 0 : sk_bus_nats_wait(s.nats, CONNECT_MS, &err), &err);
 }
 
 static bool check_mongo(void)

@@ -52,13 +52,14 @@ enum lc_outcome lc_resume(struct lc_run *run, bool reset)
 
 enum lc_outcome lc_continue(struct lc_run *run)
 {
+    bool own = run->command != NULL && strcmp(run->record.operation.command_id, run->command->id) == 0;
     enum lc_outcome outcome;
 
     switch (lc_due(run->replica, &run->record)) {
     case LC_DUE_NOW:
         outcome = lc_resume(run, false);
-        /* Its end is not the answer: the record is looked at anew. */
-        if (outcome == LC_OUTCOME_DONE)
+        /* Its end is not the answer, the record is looked at anew; but this command's own operation is shown in it. */
+        if (outcome == LC_OUTCOME_DONE && !own)
             run->operation_id[0] = '\0';
         return outcome == LC_OUTCOME_DONE ? LC_OUTCOME_AGAIN : outcome;
     case LC_DUE_BLOCKED:
