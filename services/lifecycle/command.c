@@ -34,6 +34,18 @@ enum lc_verb lc_verb_parse(const char *name)
     return LC_VERB_NONE;
 }
 
+/* Commands of services that come with later releases: whoever sends one must not take it for a typing error. */
+static bool is_of_later_release(const char *rest)
+{
+    static const char *const families[] = {".cmd.source.", ".cmd.archive.", ".cmd.migration."};
+
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        if (strncmp(rest, families[i], strlen(families[i])) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* "<prefix>.cmd.lifecycle.<op>.<sandboxId>" */
 static int parse_subject(const struct sk_delivery *delivery, const char *prefix, struct lc_command *out,
                          struct sk_error *err)
@@ -43,6 +55,8 @@ static int parse_subject(const struct sk_delivery *delivery, const char *prefix,
     size_t prefix_len = strlen(prefix);
     char op[16];
 
+    if (strncmp(rest, prefix, prefix_len) == 0 && is_of_later_release(rest + prefix_len))
+        return sk_fail(err, SK_ERR_OPERATION_BLOCKED, "commands of this kind are not available in this release");
     if (strncmp(rest, prefix, prefix_len) != 0 || strncmp(rest + prefix_len, middle, sizeof(middle) - 1) != 0)
         return sk_fail(err, SK_ERR_INVALID_REQUEST, "the subject is not one of a lifecycle command");
     rest += prefix_len + sizeof(middle) - 1;

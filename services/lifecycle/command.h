@@ -60,7 +60,8 @@ struct lc_command {
 
 /* Fills *out from a delivery. On -1 the members that could be made out are set all the same (id, sandbox_id, reply_to;
  * "" where not), so that the refusal can be sent to whoever asked. Errors: invalid_request, identity_mismatch,
- * source_unsupported; none is retryable. `prefix` is the first token of our subjects. */
+ * source_unsupported, operation_blocked (a command of a service that this release has not); none is retryable. `prefix`
+ * is the first token of our subjects. */
 SK_MUST_USE int lc_command_parse(const struct sk_delivery *delivery, const char *prefix, int64_t default_deadline_ms,
                                  struct lc_command *out, struct sk_error *err);
 

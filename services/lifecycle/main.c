@@ -295,27 +295,24 @@ static char *answer_request(void *arg, const char *method, const char *body, siz
 
 static int subscribe(struct sk_error *err)
 {
-    static char filters[4][SK_SUBJECT_SIZE];
-    const char *list[4];
+    static char commands[SK_SUBJECT_SIZE];
+    /* Exactly the filters of consumers that exist: a command of a service that is not there yet must be answered, too,
+     * and would wait for a day. A new consumer adds its filter here, one release before it is started. */
+    const char *const known[] = {commands};
     char events[SK_SUBJECT_SIZE], wake[SK_SUBJECT_SIZE];
     const char *prefix = values.subject_prefix;
     const struct sk_bus_service_config service = {
         .service = "lifecycle", .workers = s.rpc_workers, .handler = answer_request};
 
-    snprintf(filters[0], SK_SUBJECT_SIZE, SK_SUBJECT_FILTER_LIFECYCLE_FMT, prefix);
-    snprintf(filters[1], SK_SUBJECT_SIZE, SK_SUBJECT_FILTER_SOURCE_FMT, prefix);
-    snprintf(filters[2], SK_SUBJECT_SIZE, SK_SUBJECT_FILTER_ARCHIVE_FMT, prefix);
-    snprintf(filters[3], SK_SUBJECT_SIZE, SK_SUBJECT_FILTER_MIGRATION_FMT, prefix);
-    for (int i = 0; i < 4; i++)
-        list[i] = filters[i];
+    snprintf(commands, sizeof(commands), SK_SUBJECT_FILTER_LIFECYCLE_FMT, prefix);
     snprintf(events, sizeof(events), "%s.evt.*.lifecycle.*", prefix);
     snprintf(wake, sizeof(wake), SK_SUBJECT_WAKE_FMT, prefix);
     if (sk_bus_nats_subscribe(s.nats, events, NULL, on_event, NULL, err) != 0 ||
         sk_bus_nats_subscribe(s.nats, wake, NULL, on_wake, NULL, err) != 0 ||
         sk_bus_service_start(s.nats, &service, &s.rpc, err) != 0 ||
-        sk_bus_nats_strays(s.nats, list, 4, STRAY_SWEEP_MS, on_delivery, NULL, err) != 0)
+        sk_bus_nats_strays(s.nats, known, 1, STRAY_SWEEP_MS, on_delivery, NULL, err) != 0)
         return -1;
-    return sk_bus_nats_pull(s.nats, SK_CONSUMER_LIFECYCLE, filters[0], want, on_delivery, NULL, err);
+    return sk_bus_nats_pull(s.nats, SK_CONSUMER_LIFECYCLE, commands, want, on_delivery, NULL, err);
 }
 
 /* ---- dependencies

@@ -239,23 +239,26 @@ void lc_publish_wake(struct lc_replica *r)
 
 void lc_publish_quota_rejected(struct lc_run *run, const char *scope, int64_t limit, const char *team_id)
 {
-    static const struct lc_command nobody;
-    const struct lc_command *command = run->command != NULL ? run->command : &nobody;
+    const struct lc_command *command = run->command; /* NULL: a sweep asked */
+    struct lc_replica *r = run->replica;
     json_t *data =
         json_pack("{s:s,s:s,s:I}", "sandboxId", run->job->sandbox_id, "scope", scope, "limit", (json_int_t)limit);
     struct lc_event_message message;
-    char id[SK_ULID_SIZE];
 
     if (data == NULL)
         return;
     if (team_id[0] != '\0')
         json_object_set_new(data, "teamId", sk_json_text(team_id));
-    if (command->id[0] != '\0')
+    if (command != NULL && command->id[0] != '\0')
         json_object_set_new(data, "commandId", sk_json_text(command->id));
-    sk_ulid(run->replica->sched, id);
-    if (lc_message_of_command(run->replica, command, "quota.rejected", id, json_dumps(data, JSON_COMPACT), &message) ==
-        0)
-        publish(run->replica, &message.message);
+    memset(&message, 0, sizeof(message));
+    message.body = json_dumps(data, JSON_COMPACT);
+    if (message.body != NULL) {
+        sk_ulid(r->sched, message.id);
+        finish_message(&message, r, "quota.rejected", sk_wall_ms(r->sched), run->job->sandbox_id,
+                       command != NULL ? command->traceparent : "");
+        publish(r, &message.message);
+    }
     lc_message_fini(&message);
     json_decref(data);
 }
