@@ -124,8 +124,17 @@ static enum lc_outcome delete_record(struct lc_run *run)
         sk_fail(&run->err, SK_ERR_OPERATION_BLOCKED, "provider \"%s\" is not configured here", run->record.provider);
         return LC_OUTCOME_FAILED;
     }
-    if (run->record.status == SK_STATUS_DELETING)
-        return lc_continue(run);
+    if (run->record.status == SK_STATUS_DELETING) {
+        bool blocked = run->record.operation.blocked[0] != '\0';
+
+        /* Asking again is an operator's or user's decision: the tries of a blocked delete start again, once for this
+         * command; and one that FastGPT wrote is continued at once, by its own rule (reference §2.4). */
+        if (blocked && !run->head->own) {
+            lc_count(run->replica, LC_COUNT_UNBLOCKED, 1);
+            return lc_resume(run, true);
+        }
+        return run->record.operation.job_id[0] == '\0' ? lc_resume(run, false) : lc_continue(run);
+    }
     /* A lease that is taken does not stop a delete; a lease service that is away does. */
     if (lc_lock(run) != 0 && run->err.code != SK_ERR_SANDBOX_BUSY)
         return lc_give_up(run);

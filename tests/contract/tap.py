@@ -47,6 +47,7 @@ class Tap:
     def __init__(self, url, prefix="sandbox", from_start=True, token=None, ignore=()):
         self.url, self.prefix, self.from_start, self.token = url, prefix, from_start, token
         self.ignore = tuple(ignore)  # subjects of others below the prefix
+        self.older = set()  # sandboxes whose records have a past that nobody published (made by a test): as with from_start=False
         self.catalog = Catalog(prefix)
         self.faults = []
         self.fault_count = 0
@@ -278,7 +279,7 @@ class Tap:
     def _check_chains(self):
         for sandbox, events in sorted(self.lifecycle.items()):
             for record in split_records(events):
-                for text in check_chain(self.catalog.states, record, self.from_start):
+                for text in check_chain(self.catalog.states, record, self.from_start and sandbox not in self.older):
                     if self.disconnects and ("sequence follows" in text or "first event" in text):
                         self._count("gaps while the server was away")
                     else:

@@ -320,8 +320,12 @@ class Bus:
     def consumer(self):
         return self.wait(self.js.consumer_info("SANDBOX_COMMANDS", "lifecycle"))
 
-    def stream(self, name):
-        return self.wait(self.js.stream_info(name))
+    def stream(self, name, **options):
+        return self.wait(self.js.stream_info(name, **options))
+
+    def stored(self, name):
+        """Subjects of the messages in a stream."""
+        return sorted(self.stream(name, subjects_filter=">").state.subjects or {})
 
     def close(self):
         async def end():
@@ -651,7 +655,7 @@ class Site:
             if info.num_pending or info.num_ack_pending:
                 out.append(f"{info.num_pending} commands wait, {info.num_ack_pending} are not acknowledged")
             if self.bus.stream("SANDBOX_COMMANDS").state.messages:
-                out.append("the command stream is not empty")
+                out.append(f"in the command stream: {self.bus.stored('SANDBOX_COMMANDS')}")
             out += [f"outbox of {doc['sandboxId']}" for doc in self.instances.find({"outbox.id": {"$gte": ""}}).limit(3)]
             out += [f"lease {name}" for name in self.leases()[:3]]
             return out
