@@ -15,6 +15,9 @@ SK_NODE_DIR=$SK_TOOLS/node-$SK_NODE_VERSION
 export SANDKEEP_TOOLS_DIR=$SK_TOOLS
 export SK_ROOT SK_TOOLS SK_VENV SK_SECANTUS_VERSION SK_SECANTUS_FAST_VERSION SK_SECANTUS_DIR SK_SECANTUS_FAST_DIR SK_NODE_VERSION SK_NODE_DIR
 
+# What runs; everything else that a build makes is for tests.
+SK_PROGRAMS=(sk-lifecycle sk-localbox sk-init skctl)
+
 say() { printf '== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }
 die() {
