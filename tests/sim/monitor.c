@@ -310,6 +310,15 @@ static void check_commit(struct sim_world *w, struct sim_actor actor, const stru
         sim_saw(w, SIM_SOME_RETRIED_OK);
 }
 
+static bool has_object(struct sim_world *w, const char *sandbox_id)
+{
+    for (size_t i = 0; i < w->provider->object_count; i++) {
+        if (!w->provider->objects[i]->gone && strcmp(w->provider->objects[i]->remote.sandbox_id, sandbox_id) == 0)
+            return true;
+    }
+    return false;
+}
+
 void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
                        const struct sk_instance *before, const struct sk_instance *after, const struct sk_event *events,
                        int event_count)
@@ -353,7 +362,7 @@ void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct
         }
     }
     if (doc->raced && after->status == SK_STATUS_RUNNING && before != NULL &&
-        before->status == SK_STATUS_PROVISIONING) {
+        before->status == SK_STATUS_PROVISIONING && has_object(w, after->sandbox_id)) {
         sim_saw(w, SIM_SOME_REPAIRED);
         writable->raced = false;
     }
@@ -444,12 +453,17 @@ static void check_beat(struct sim_world *w, const struct sim_doc *doc)
     owner = sim_inc_by_id(w, doc->i.operation.owner);
     if (owner == NULL || !sim_inc_alive(owner))
         return;
+    /* A job that gave its worker back (lease lost, outage) comes again in a moment. */
+    if (!knows_of(w, doc->claimed_by, doc->i.sandbox_id)->claims)
+        return;
     since = doc->claim_us > doc->beat_us ? doc->claim_us : doc->beat_us;
     /* During an outage a job gives its worker back and comes again: nobody beats meanwhile, and nobody could. */
     if (w->down_until_us[SIM_STORE] > since)
         since = w->down_until_us[SIM_STORE];
     if (w->down_until_us[SIM_LEASE] > since)
         since = w->down_until_us[SIM_LEASE];
+    if (owner->lease_cut_until_us > since)
+        since = owner->lease_cut_until_us;
     if (now - since > allowed_ms * SIM_MS && now < doc->phase_us + step_deadline_ms(w, &doc->i.operation) * SIM_MS)
         sim_fail(w, "silent-owner", "%s: %s has not tried to beat for %s at %s for %lld ms", doc->i.sandbox_id,
                  owner->id, sk_op_name(doc->i.operation.type), doc->i.operation.phase,

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define HANG_SLICE_MS 50 /* how often a hanging call sees that the faults have stopped */
+
 struct sim_provider_server *sim_provider_new(struct sim_world *w)
 {
     struct sim_provider_server *server = calloc(1, sizeof(*server));
@@ -193,8 +195,9 @@ static void hang(struct sim_io *io)
         return;
     sim_saw(w, SIM_SOME_STUCK_CALL);
     SIM_TRACE(w, "%-22s hangs", sim_call_name(io->kind));
-    sim_sleep_us(w->sched,
-                 sim_between(&w->faults, SIM_SECOND / 2, (w->scenario.lc.stuck_grace_ms * 3 + 30000) * SIM_MS));
+    for (int64_t left_ms = sim_between(&w->faults, 500, w->scenario.lc.stuck_grace_ms * 3 + 30000);
+         left_ms > 0 && w->faults_on && !io->inc->group.dead; left_ms -= HANG_SLICE_MS)
+        sim_sleep_us(w->sched, HANG_SLICE_MS * SIM_MS);
 }
 
 #define IO(kind_, about_, write_)                                                                                      \
@@ -560,10 +563,13 @@ static int seam_relabel(void *self, struct sk_call *call, const char *remote_id,
     return 0;
 }
 
+/* Does a record that is not being deleted name this volume? */
 static bool named_by_record(struct sim_world *w, const char *claim_name)
 {
     for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
-        if (w->store->docs[i] != NULL && strcmp(w->store->docs[i]->i.storage.claim_name, claim_name) == 0)
+        const struct sim_doc *doc = w->store->docs[i];
+
+        if (doc != NULL && doc->i.status != SK_STATUS_DELETING && strcmp(doc->i.storage.claim_name, claim_name) == 0)
             return true;
     }
     return false;

@@ -151,6 +151,11 @@ static void come_to_rest(struct sim_world *w)
     }
 }
 
+static void show_fiber(void *arg, const struct sim_fiber *fiber, const char *state)
+{
+    SIM_TRACE((struct sim_world *)arg, "left: %s %s", sim_fiber_name(fiber), state);
+}
+
 static void farewell(struct sim_world *w)
 {
     int64_t began_ms = sim_ms(w);
@@ -170,6 +175,8 @@ static void farewell(struct sim_world *w)
             return;
         }
     }
+    if (w->keepers > 0)
+        sim_each_fiber(w->sched, show_fiber, w);
     if (w->keepers > 0)
         sim_fail(w, "unwind", "%d incarnations did not end", w->keepers);
 }

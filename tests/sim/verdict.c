@@ -91,6 +91,24 @@ static void take_records(struct sim_world *w, struct sk_check_snapshot *s, struc
     s->pending_known = true;
 }
 
+/* May calls to the store or the provider fail in this run? */
+static bool disturbed(const struct sim_world *w)
+{
+    static const enum sim_fault kinds[] = {
+        SIM_FAULT_STORE_ERROR,     SIM_FAULT_STORE_LOST_REQUEST, SIM_FAULT_STORE_LOST_REPLY,
+        SIM_FAULT_STORE_LATE,      SIM_FAULT_STORE_FAILOVER,     SIM_FAULT_STORE_OUTAGE,
+        SIM_FAULT_PROVIDER_5XX,    SIM_FAULT_PROVIDER_PARTIAL,   SIM_FAULT_PROVIDER_CONFLICT,
+        SIM_FAULT_PROVIDER_LOST,   SIM_FAULT_PROVIDER_STUCK,     SIM_FAULT_PROVIDER_LOST_REPLY,
+        SIM_FAULT_PROVIDER_OUTAGE,
+    };
+
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        if (w->scenario.fault[kinds[i]] > 0)
+            return true;
+    }
+    return false;
+}
+
 static void take_provider(struct sim_world *w, struct sk_check_snapshot *s, struct sk_remote *remotes,
                           struct sk_check_volume *volumes)
 {
@@ -101,8 +119,9 @@ static void take_provider(struct sim_world *w, struct sk_check_snapshot *s, stru
     for (size_t i = 0; i < w->provider->volume_count; i++) {
         const struct sim_volume *volume = &w->provider->volumes[i];
 
-        /* Its maker died before it could take it away, and nobody else can know of it. */
-        if (!volume->gone && (volume->stray_of == NULL || !volume->stray_of->crashed))
+        /* Made by a call that was under way while its sandbox was deleted. Its maker takes it away, once; when it dies
+         * or fails, nobody else can know of it (docs/simulator.md, limits). */
+        if (!volume->gone && (volume->stray_of == NULL || (!volume->stray_of->crashed && !disturbed(w))))
             sk_copy_cut(volumes[s->volume_count++].claim_name, sizeof(volumes->claim_name), volume->claim_name);
     }
     s->remotes = remotes;

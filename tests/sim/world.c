@@ -85,6 +85,11 @@ static void heartbeat_fiber(void *arg)
     lc_heartbeat_main(((struct sim_inc *)arg)->replica);
 }
 
+static void lease_fiber(void *arg)
+{
+    lc_lease_main(((struct sim_inc *)arg)->replica);
+}
+
 static void relay_fiber(void *arg)
 {
     lc_relay_main(((struct sim_inc *)arg)->replica);
@@ -239,6 +244,7 @@ static void keeper(void *arg)
         abort();
     sim_spawn(&inc->group, "dispatcher", dispatcher_fiber, inc);
     sim_spawn(&inc->group, "heartbeat", heartbeat_fiber, inc);
+    sim_spawn(&inc->group, "lease", lease_fiber, inc);
     sim_spawn(&inc->group, "relay", relay_fiber, inc);
     sim_spawn(&inc->group, "finisher", finisher_fiber, inc);
     sim_spawn(&inc->group, "sweep", sweep_fiber, inc);
