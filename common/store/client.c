@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Connections of the Mongo store: the URI with our defaults, the bounded pool of clients (first come, first served) and
- * the begin and end of a call. */
+ * Connections of the Mongo store: the URI with our defaults, the bounded pool of clients (first come, first served, but
+ * heartbeats go before all: a replica that is busy must not look dead) and the begin and end of a call. */
 #include "common/store/mongo.h"
 
 #include "common/log/log.h"
@@ -227,7 +227,9 @@ static void leave_queue(struct sk_store_mongo *store, struct sk_mongo_waiter *wa
         store->last_waiter = &(*store->last_waiter)->next;
 }
 
-static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, struct sk_call *call, int64_t budget_ms)
+/* `urgent`: before all who wait already. */
+static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, struct sk_call *call, int64_t budget_ms,
+                                               bool urgent)
 {
     struct sk_mongo_waiter waiter = {.client = NULL};
     struct cancel_wait cancel = {.store = store, .waiter = &waiter};
@@ -246,8 +248,15 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    *store->last_waiter = &waiter;
-    store->last_waiter = &waiter.next;
+    if (urgent) {
+        waiter.next = store->first_waiter;
+        store->first_waiter = &waiter;
+        if (waiter.next == NULL)
+            store->last_waiter = &waiter.next;
+    } else {
+        *store->last_waiter = &waiter;
+        store->last_waiter = &waiter.next;
+    }
     pthread_mutex_unlock(&store->lock);
     /* Without the pool's lock: setting a wake may run it, and it takes the lock. */
     if (call != NULL)
@@ -314,7 +323,7 @@ int sk_mongo_begin(struct sk_store_mongo *store, struct sk_call *call, enum sk_m
     else
         client = make_client(store);
     if (client == NULL)
-        client = wait_for_client(store, call, budget_ms);
+        client = wait_for_client(store, call, budget_ms, kind == SK_MONGO_HEARTBEAT);
     pthread_mutex_unlock(&store->lock);
     memset(op, 0, sizeof(*op));
     op->started_us = sk_mono_us(store->sched);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The table of running operations and the thread that keeps them alive: one updateMany for all heartbeats, one pipeline
- * for all leases, both only until the deadline of an operation's phase. Behind it the operation is called back, and a
- * worker that does not come back from that is reported: a hung worker never looks alive. */
+ * The table of running operations and the two threads that keep them alive: one updateMany for all heartbeats, one
+ * pipeline for all leases, both only until the deadline of an operation's phase. Behind it the operation is called
+ * back, and a worker that does not come back from that is reported: a hung worker never looks alive. Two threads,
+ * because a store that is slow or away must not cost the leases, nor the lease service the heartbeats. */
 #include "services/lifecycle/internal.h"
 
 #include <stdlib.h>
@@ -109,8 +110,8 @@ void lc_beats_overtaken(struct lc_replica *r, const struct sk_instance *record)
     pthread_mutex_unlock(&r->beats_lock);
 }
 
-/* ---- the thread
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the threads
+ * ----------------------------------------------------------------------------------------------------- */
 /* A copy of what is to be renewed: the table may change while the calls are on their way. */
 struct round {
     int capacity, count, lease_count, late_count, stuck_count;
@@ -239,7 +240,7 @@ static void check_owners(struct lc_replica *r, const struct round *round, int64_
         struct sk_call call;
 
         sk_call_init(&call, r->sched);
-        call.deadline_us = now_us + LC_COMMIT_MS * 1000;
+        call.deadline_us = sk_mono_us(r->sched) + r->settings.heartbeat_ms * 1000;
         (void)r->seams.store->ops->get_many(r->seams.store->self, &call, (const char(*)[SK_SANDBOX_ID_SIZE])ids, count,
                                             compare_owner, r, NULL);
     }
@@ -288,10 +289,10 @@ static void one_round(struct lc_replica *r, struct round *round, bool beat_due, 
     }
 }
 
-void lc_heartbeat_main(struct lc_replica *r)
+static void keep_alive(struct lc_replica *r, bool beats, int64_t period_ms)
 {
     struct round round = {.capacity = 0};
-    int64_t tick_ms = r->settings.lease_renew_ms / 4, beat_us = 0, renew_us = 0;
+    int64_t tick_ms = r->settings.lease_renew_ms / 4, due_us = 0;
 
     if (tick_ms > TICK_MAX_MS)
         tick_ms = TICK_MAX_MS;
@@ -300,15 +301,23 @@ void lc_heartbeat_main(struct lc_replica *r)
     while (!lc_stopping(r)) {
         uint64_t ticket = sk_gate_ticket(r->sched, r->beat_gate);
         int64_t now_us = sk_mono_us(r->sched);
-        bool beat_due = now_us >= beat_us, renew_due = now_us >= renew_us;
+        bool due = now_us >= due_us;
 
-        if (beat_due)
-            beat_us = now_us + r->settings.heartbeat_ms * 1000;
-        if (renew_due)
-            renew_us = now_us + r->settings.lease_renew_ms * 1000;
-        one_round(r, &round, beat_due, renew_due);
+        if (due)
+            due_us = now_us + period_ms * 1000;
+        one_round(r, &round, beats && due, !beats && due);
         if (!lc_stopping(r))
             sk_gate_wait(r->sched, r->beat_gate, ticket, tick_ms);
     }
     round_fini(&round);
+}
+
+void lc_heartbeat_main(struct lc_replica *r)
+{
+    keep_alive(r, true, r->settings.heartbeat_ms);
+}
+
+void lc_lease_main(struct lc_replica *r)
+{
+    keep_alive(r, false, r->settings.lease_renew_ms);
 }

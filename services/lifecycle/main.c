@@ -59,7 +59,7 @@ static struct service {
     struct sk_bus_service *rpc;
     uv_async_t bell;
     struct sk_timer *tick;
-    pthread_t mains[5], keeper, drainer, *workers;
+    pthread_t mains[6], keeper, drainer, *workers;
     int main_count, worker_count;
     bool has_keeper, has_drainer;
     atomic_int transit; /* deliveries between the bus and the dispatcher */
@@ -107,6 +107,12 @@ static void *run_heartbeat(void *arg)
     return NULL;
 }
 
+static void *run_lease(void *arg)
+{
+    lc_lease_main(arg);
+    return NULL;
+}
+
 static void *run_relay(void *arg)
 {
     lc_relay_main(arg);
@@ -137,6 +143,7 @@ static int start_mains(void)
         void *(*run)(void *);
         const char *name;
     } mains[] = {{run_heartbeat, "lc-heartbeat"},
+                 {run_lease, "lc-lease"},
                  {run_relay, "lc-relay"},
                  {run_finisher, "lc-finisher"},
                  {run_sweep, "lc-sweep"},
