@@ -16,6 +16,7 @@ export SANDKEEP_TOOLS_DIR=$SK_TOOLS
 export SK_ROOT SK_TOOLS SK_VENV SK_SECANTUS_VERSION SK_SECANTUS_FAST_VERSION SK_SECANTUS_DIR SK_SECANTUS_FAST_DIR SK_NODE_VERSION SK_NODE_DIR
 
 # What runs; everything else that a build makes is for tests.
+# shellcheck disable=SC2034
 SK_PROGRAMS=(sk-lifecycle sk-localbox sk-init skctl)
 
 say() { printf '== %s\n' "$*"; }

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import socket
 import subprocess
 import time
@@ -117,6 +118,23 @@ def test_services_follow_when_an_address_has_to_move(up):
     assert up.env()["SANDKEEP_REDIS_URL"] != address
     assert {name for name in after if after[name] == before[name]} == {"nats", "mongo", "localbox"}
     skctl(up, "ensure", "--app=a", "--user=u")
+
+
+def test_a_rebuilt_program_is_restarted_by_up(up, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("sk-lifecycle", "sk-localbox", "sk-init"):
+        shutil.copy2(default_bin_dir() / name, programs / name)
+    up.environment["SANDKEEP_BIN_DIR"] = str(programs)
+    up.run("up")
+    before = up.pids()
+    up.run("up")
+    assert up.pids() == before
+    shutil.copy2(programs / "sk-lifecycle", programs / "new")
+    os.replace(programs / "new", programs / "sk-lifecycle")
+    up.run("up")
+    after = up.pids()
+    assert {name for name in after if after[name] != before[name]} == {"lifecycle-1", "lifecycle-2"}
 
 
 def test_two_whole_stacks_side_by_side(make_clone):

@@ -99,8 +99,11 @@ class Stack:
         if not isinstance(member, members.Service):
             return {}
         settings = member.settings()
-        return {name: value for name, value in settings.items()
-                if name.endswith(("_URL", "_URI", "_LISTEN", "BASEURL", "_KEY", "_TOKEN", "_DIR", "_MS"))}
+        program = os.stat(member.command()[0])  # rebuilt since: the running one is not what the user means any more
+        found = {"program": f"{program.st_ino}:{program.st_mtime_ns}"}
+        found.update({name: value for name, value in settings.items()
+                      if name.endswith(("_URL", "_URI", "_LISTEN", "BASEURL", "_KEY", "_TOKEN", "_DIR", "_MS"))})
+        return found
 
     def service_environment(self, member):
         """The whole environment of a member: the one it runs with, or the one it would be started with."""
@@ -209,7 +212,7 @@ class Stack:
             if record.get("fingerprint", {}) == self.fingerprint(member):
                 self.wait_ready(member, record)
                 return
-            note(f"{member.name}: its surroundings moved, restarting")
+            note(f"{member.name}: its program or its surroundings changed, restarting")
             self.stop(member.name)
         self.start(member)
 
