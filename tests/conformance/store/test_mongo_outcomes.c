@@ -489,7 +489,8 @@ END_TEST
 struct writer {
     struct mf *f;
     struct sk_instance record;
-    int applied, lost, failed, unknown, wrong;
+    int applied, lost, failed, unknown;
+    char wrong[256];
     atomic_bool *stop;
 };
 
@@ -502,7 +503,7 @@ static void *write_on(void *arg)
     struct sk_instance *after = calloc(1, sizeof(*after)), *now = calloc(1, sizeof(*now));
 
     while (!atomic_load(writer->stop)) {
-        struct sk_error err = {0};
+        struct sk_error err = {0}, ignored;
         struct sk_event event;
         bool found = false;
 
@@ -522,12 +523,14 @@ static void *write_on(void *arg)
                 writer->failed++;
             break;
         }
-        while (OPS->get(SELF, NULL, writer->record.sandbox_id, now, &found, &err) != 0 || !found)
+        while (OPS->get(SELF, NULL, writer->record.sandbox_id, now, &found, &ignored) != 0 || !found)
             sk_sleep_ms(&sk_sched_system, 5);
-        if (now->epoch != writer->record.epoch && now->epoch != after->epoch)
-            writer->wrong++;
-        if (err.code != SK_OK && err.outcome == SK_OUTCOME_FAILED && now->epoch == after->epoch)
-            writer->wrong++;
+        if (writer->wrong[0] == '\0' &&
+            ((now->epoch != writer->record.epoch && now->epoch != after->epoch) ||
+             (err.code != SK_OK && err.outcome == SK_OUTCOME_FAILED && now->epoch == after->epoch)))
+            snprintf(writer->wrong, sizeof(writer->wrong), "%s %s: from %lld to %lld, found %lld: %.120s",
+                     sk_code_name(err.code), err.outcome == SK_OUTCOME_UNKNOWN ? "unknown" : "failed",
+                     (long long)writer->record.epoch, (long long)after->epoch, (long long)now->epoch, err.message);
         writer->record = *now;
     }
     free(after);
@@ -568,7 +571,7 @@ START_TEST(test_kill)
         bool found = false;
 
         pthread_join(threads[i], NULL);
-        ck_assert_int_eq(writers[i].wrong, 0);
+        ck_assert_str_eq(writers[i].wrong, "");
         ck_assert_int_eq(writers[i].lost, 0);
         ck_assert_msg(f.store.ops->get(f.store.self, NULL, writers[i].record.sandbox_id, &out, &found, &err) == 0 &&
                           found,
