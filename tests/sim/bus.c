@@ -142,7 +142,7 @@ static void start_ack_wait(struct sim_world *w, struct sim_message *m)
 
     m->timer = ++w->bus->timers;
     *wait = (struct ack_wait){.w = w, .m = m, .timer = m->timer};
-    sim_after(w->sched, w->scenario.ack_wait_ms * SIM_MS, ack_wait_over, wait);
+    sim_after_own(w->sched, w->scenario.ack_wait_ms * SIM_MS, ack_wait_over, wait);
 }
 
 struct arrival {
@@ -192,7 +192,7 @@ static void deliver(struct sim_world *w, struct sim_message *m, struct sim_inc *
         us += sim_between(&w->faults, 10 * SIM_MS, w->scenario.ack_wait_ms * SIM_MS / 3);
     inc->arriving++;
     *a = (struct arrival){.inc = inc, .m = m};
-    sim_after(w->sched, us, arrives, a);
+    sim_after_own(w->sched, us, arrives, a);
     if (sim_strike(w, SIM_FAULT_BUS_DUPLICATE)) {
         /* The server forgot that the message is out. */
         m->progress_lost = true;
@@ -381,7 +381,7 @@ static void send_hints(struct sim_world *w, const char *sandbox_id)
         hint = must(calloc(1, sizeof(*hint)));
         hint->inc = w->slots[i];
         sk_copy_cut(hint->sandbox_id, sizeof(hint->sandbox_id), sandbox_id);
-        sim_after(w->sched, sim_between(&w->faults, 50, 800), hint_arrives, hint);
+        sim_after_own(w->sched, sim_between(&w->faults, 50, 800), hint_arrives, hint);
     }
 }
 

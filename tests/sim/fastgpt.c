@@ -168,8 +168,8 @@ static void begin_stop(struct sim_world *w, struct sim_doc *doc)
     if (sim_percent(&w->work, 40))
         free(stop); /* it dies: lease and operation are left behind */
     else
-        sim_after(w->sched, sim_between(&w->work, 5 * SIM_MS, w->scenario.lc.lease_ttl_ms * SIM_MS / 2), stop_ends,
-                  stop);
+        sim_after_own(w->sched, sim_between(&w->work, 5 * SIM_MS, w->scenario.lc.lease_ttl_ms * SIM_MS / 2), stop_ends,
+                      stop);
 }
 
 void sim_fastgpt_act(struct sim_world *w)

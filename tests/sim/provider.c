@@ -421,7 +421,7 @@ static void send_late(struct sim_io *io, const char *sandbox_id, int64_t epoch, 
     sk_copy_cut(late->remote_id, sizeof(late->remote_id), remote_id);
     late->epoch = epoch;
     late->w->provider->ghosts++;
-    sim_at(late->w->sched, io->late_us, late_happens, late);
+    sim_at_own(late->w->sched, io->late_us, late_happens, late);
 }
 
 static int seam_create(void *self, struct sk_call *call, const struct sk_create_spec *spec, struct sk_remote *out,

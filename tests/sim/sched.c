@@ -39,6 +39,7 @@ struct timer {
     uint64_t generation;
     void (*fn)(void *arg);
     void *arg;
+    bool owns;
 };
 
 struct sim_sched {
@@ -86,6 +87,10 @@ void sim_sched_free(struct sim_sched *s)
     for (struct sim_fiber *f = s->ended; f != NULL; f = next) {
         next = f->all_next;
         free(f);
+    }
+    for (size_t i = 0; i < s->timer_count; i++) {
+        if (s->timers[i].owns)
+            free(s->timers[i].arg);
     }
     free(s->runnable);
     free(s->timers);
@@ -182,6 +187,16 @@ static struct timer timer_pop(struct sim_sched *s)
 void sim_at(struct sim_sched *s, int64_t at_us, void (*fn)(void *arg), void *arg)
 {
     timer_push(s, (struct timer){.at_us = at_us, .fn = fn, .arg = arg});
+}
+
+void sim_at_own(struct sim_sched *s, int64_t at_us, void (*fn)(void *arg), void *arg)
+{
+    timer_push(s, (struct timer){.at_us = at_us, .fn = fn, .arg = arg, .owns = true});
+}
+
+void sim_after_own(struct sim_sched *s, int64_t us, void (*fn)(void *arg), void *arg)
+{
+    sim_at_own(s, s->now_us + us, fn, arg);
 }
 
 void sim_after(struct sim_sched *s, int64_t us, void (*fn)(void *arg), void *arg)

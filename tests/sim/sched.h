@@ -57,6 +57,9 @@ unsigned sim_fiber_id(const struct sim_fiber *fiber); /* 1, 2, … in order of c
 /* Runs fn(arg) at that virtual time on the scheduler's own stack: it must not wait. */
 void sim_at(struct sim_sched *sched, int64_t at_us, void (*fn)(void *arg), void *arg);
 void sim_after(struct sim_sched *sched, int64_t us, void (*fn)(void *arg), void *arg);
+/* The same for an argument from malloc that `fn` frees: when its time never comes, sim_sched_free frees it. */
+void sim_at_own(struct sim_sched *sched, int64_t at_us, void (*fn)(void *arg), void *arg);
+void sim_after_own(struct sim_sched *sched, int64_t us, void (*fn)(void *arg), void *arg);
 
 /* From fibres only. */
 void sim_sleep_us(struct sim_sched *sched, int64_t us);

@@ -72,7 +72,7 @@ static void send_late(struct sim_io *io, const struct sk_instance *before, const
     late->event_count = count;
     if (count > 0)
         memcpy(late->events, events, (size_t)count * sizeof(late->events[0]));
-    sim_at(late->w->sched, io->late_us, late_arrives, late);
+    sim_at_own(late->w->sched, io->late_us, late_arrives, late);
 }
 
 #define IO(inc_, call_, kind_, about_, write_)                                                                         \

@@ -139,7 +139,7 @@ static void send_at(struct sim_world *w, struct sim_command *c, int64_t at_us, b
     if (s == NULL)
         abort();
     *s = (struct sending){.w = w, .c = c, .again = again};
-    sim_at(w->sched, at_us, send, s);
+    sim_at_own(w->sched, at_us, send, s);
 }
 
 /* ---- what is asked

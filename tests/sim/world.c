@@ -461,7 +461,7 @@ static void happen(void *arg)
     enum sim_fault kind = h->kind;
 
     if (w->faults_on && kind == SIM_FAULT_PARTITION && !partition(w) && h->patience-- > 0) {
-        sim_after(w->sched, 30 * SIM_MS, happen, h);
+        sim_after_own(w->sched, 30 * SIM_MS, happen, h);
         return;
     }
     free(h);
@@ -529,7 +529,7 @@ void sim_world_plan(struct sim_world *w)
             if (h == NULL)
                 abort();
             *h = (struct happening){.w = w, .kind = events[i], .patience = 50};
-            sim_at(w->sched, early ? 0 : sim_between(&w->faults, 0, w->scenario.active_ms * SIM_MS), happen, h);
+            sim_at_own(w->sched, early ? 0 : sim_between(&w->faults, 0, w->scenario.active_ms * SIM_MS), happen, h);
         }
     }
 }
