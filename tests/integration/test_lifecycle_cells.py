@@ -83,6 +83,8 @@ def allowed(op, cell):
         touched = {(None, status, False, status)}
         return touched if op == "touch" else {("operation_blocked", None, False, status)}
     found = {on_stable(op, settled)}
+    if op in ("ensure", "provision", "stop"):  # whether it was this command that did it
+        found |= {(code, status, not done, after) for code, status, done, after in found if code is None}
     if op in ("archive", "restore", "converge"):
         found.add(("operation_blocked", None, False, settled))
     if op == "touch":
