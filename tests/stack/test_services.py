@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -55,6 +56,16 @@ def test_all_members_and_their_addresses(up):
     shell = subprocess.run(["bash", "-c", 'eval "$("$0" env)"; printf %s "$SANDKEEP_NATS_URL"', str(up.folder / "deploy/local/stack")], text=True,
                            env=up.environment, capture_output=True, check=True)
     assert shell.stdout == environment["SANDKEEP_NATS_URL"]
+
+
+def test_every_metric_of_the_operations_page_exists(up):
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"\bsandkeep_[a-z_]+\b", page))
+    environment, scraped = up.env(), ""
+    for name in ("SANDKEEP_LIFECYCLE_1_ADMIN_URL", "SANDKEEP_LOCALBOX_ADMIN_URL"):
+        scraped += urllib.request.urlopen(f"{environment[name]}/metrics", timeout=10).read().decode()
+    existing = set(re.findall(r"^# TYPE (\S+)", scraped, re.M))
+    assert documented and documented <= existing, documented - existing
 
 
 @pytest.mark.parametrize("name,program", [("lifecycle-1", "sk-lifecycle"), ("lifecycle-2", "sk-lifecycle"), ("localbox", "sk-localbox")])
