@@ -7,6 +7,7 @@
 #include "common/store/instance_bson.h"
 #include "common/store/mongo.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,53 +47,102 @@ static const char *result_of(const struct sk_event *event)
     }
 }
 
-/* { q: {_id: operation}, u: {$set, $setOnInsert, $max}, upsert: true } */
-static void append_entry(bson_t *updates, const char *position, const struct sk_event *event)
+static bool starts(const struct sk_event *event)
 {
-    const char *result = result_of(event);
-    bool starts = event->type == SK_EVENT_CLAIMED || event->type == SK_EVENT_TAKENOVER;
-    bson_t statement, filter, update, set, on_insert, max, phase;
-    char path[64];
+    return event->type == SK_EVENT_CLAIMED || event->type == SK_EVENT_TAKENOVER;
+}
 
+static bool same_operation(const struct sk_event *a, const struct sk_event *b)
+{
+    return strcmp(a->operation_id, b->operation_id) == 0;
+}
+
+/* The last of these events that has a text at that place of the struct. */
+static const char *last_text(const struct sk_event *const *events, int count, size_t place)
+{
+    while (count-- > 0) {
+        const char *text = (const char *)events[count] + place;
+
+        if (text[0] != '\0')
+            return text;
+    }
+    return "";
+}
+#define LAST_TEXT(events, count, field) last_text(events, count, offsetof(struct sk_event, field))
+
+/* Names of phases come from the state table: no dots, no dollars. Each is a step that was done, "claimed" too. */
+static const char *phase_of(const struct sk_event *event)
+{
+    return starts(event) || event->type == SK_EVENT_PHASE ? event->phase : "";
+}
+
+static void append_phases(bson_t *set, const struct sk_event *const *events, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const char *name = phase_of(events[i]);
+        bool again = false;
+        char path[64];
+        bson_t phase;
+
+        for (int k = i + 1; k < count && !again; k++)
+            again = strcmp(phase_of(events[k]), name) == 0;
+        if (name[0] == '\0' || again)
+            continue;
+        snprintf(path, sizeof(path), "phases.%s", name);
+        BSON_APPEND_DOCUMENT_BEGIN(set, path, &phase);
+        BSON_APPEND_DATE_TIME(&phase, "at", events[i]->time);
+        if (events[i]->duration_ms >= 0)
+            BSON_APPEND_INT64(&phase, "durationMs", events[i]->duration_ms);
+        bson_append_document_end(set, &phase);
+    }
+}
+
+/* What these events of one operation, in their order, say together: the same as one after the other.
+ * { q: {_id: operation}, u: {$set, $setOnInsert, $max}, upsert: true } */
+static void append_entry(bson_t *updates, const char *position, const struct sk_event *const *events, int count)
+{
+    const struct sk_event *last = events[count - 1], *start = NULL, *end = NULL, *failed = NULL;
+    bson_t statement, filter, update, set, on_insert, max;
+    int attempt = 0;
+
+    for (int i = 0; i < count; i++) {
+        start = starts(events[i]) ? events[i] : start;
+        end = result_of(events[i]) != NULL ? events[i] : end;
+        failed = end == events[i] && (end->error.code[0] != '\0' || end->error.detail[0] != '\0') ? end : failed;
+        attempt = events[i]->attempt > attempt ? events[i]->attempt : attempt;
+    }
     BSON_APPEND_DOCUMENT_BEGIN(updates, position, &statement);
     BSON_APPEND_DOCUMENT_BEGIN(&statement, "q", &filter);
-    BSON_APPEND_UTF8(&filter, "_id", event->operation_id);
+    BSON_APPEND_UTF8(&filter, "_id", last->operation_id);
     bson_append_document_end(&statement, &filter);
     BSON_APPEND_DOCUMENT_BEGIN(&statement, "u", &update);
 
     BSON_APPEND_DOCUMENT_BEGIN(&update, "$set", &set);
-    BSON_APPEND_UTF8(&set, "sandboxId", event->sandbox_id);
-    BSON_APPEND_UTF8(&set, "type", sk_op_name(event->operation_type));
-    BSON_APPEND_INT64(&set, "epoch", event->epoch);
-    append_optional(&set, "jobId", event->job_id);
-    append_optional(&set, "owner", event->owner);
-    append_optional(&set, "commandId", event->command_id);
-    if (starts)
-        BSON_APPEND_DATE_TIME(&set, "startedAt", event->time);
-    if (result != NULL) {
-        BSON_APPEND_UTF8(&set, "result", result);
-        BSON_APPEND_DATE_TIME(&set, "endedAt", event->time);
-        append_error(&set, &event->error);
+    BSON_APPEND_UTF8(&set, "sandboxId", last->sandbox_id);
+    BSON_APPEND_UTF8(&set, "type", sk_op_name(last->operation_type));
+    BSON_APPEND_INT64(&set, "epoch", last->epoch);
+    append_optional(&set, "jobId", LAST_TEXT(events, count, job_id));
+    append_optional(&set, "owner", LAST_TEXT(events, count, owner));
+    append_optional(&set, "commandId", LAST_TEXT(events, count, command_id));
+    if (start != NULL)
+        BSON_APPEND_DATE_TIME(&set, "startedAt", start->time);
+    if (end != NULL) {
+        BSON_APPEND_UTF8(&set, "result", result_of(end));
+        BSON_APPEND_DATE_TIME(&set, "endedAt", end->time);
+        if (failed != NULL)
+            append_error(&set, &failed->error);
     }
-    append_optional(&set, "reason", event->reason);
-    /* Names of phases come from the state table: no dots, no dollars. Each is a step that was done, "claimed" too. */
-    if ((starts || event->type == SK_EVENT_PHASE) && event->phase[0] != '\0') {
-        snprintf(path, sizeof(path), "phases.%s", event->phase);
-        BSON_APPEND_DOCUMENT_BEGIN(&set, path, &phase);
-        BSON_APPEND_DATE_TIME(&phase, "at", event->time);
-        if (event->duration_ms >= 0)
-            BSON_APPEND_INT64(&phase, "durationMs", event->duration_ms);
-        bson_append_document_end(&set, &phase);
-    }
+    append_optional(&set, "reason", LAST_TEXT(events, count, reason));
+    append_phases(&set, events, count);
     bson_append_document_end(&update, &set);
 
-    if (!starts) {
+    if (start == NULL) {
         BSON_APPEND_DOCUMENT_BEGIN(&update, "$setOnInsert", &on_insert);
-        BSON_APPEND_DATE_TIME(&on_insert, "startedAt", event->time);
+        BSON_APPEND_DATE_TIME(&on_insert, "startedAt", events[0]->time);
         bson_append_document_end(&update, &on_insert);
     }
     BSON_APPEND_DOCUMENT_BEGIN(&update, "$max", &max);
-    BSON_APPEND_INT32(&max, "attempt", event->attempt);
+    BSON_APPEND_INT32(&max, "attempt", attempt);
     bson_append_document_end(&update, &max);
 
     bson_append_document_end(&statement, &update);
@@ -206,9 +256,13 @@ static int trim(struct sk_mongo_op *op, const char *sandbox_id, struct sk_error 
 
 /* ---- the operations of the store ------------------------------------------------------------ */
 
+/* One statement for each operation: an upsert costs the server the same whatever it sets, and the events of a short
+ * operation mostly come together. */
 static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int count, struct sk_error *err)
 {
     bson_t command = BSON_INITIALIZER, updates;
+    const struct sk_event *group[APPLY_MAX];
+    bool done[APPLY_MAX] = {false};
     uint32_t statements = 0;
     char index[16];
     const char *position;
@@ -217,18 +271,28 @@ static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int
     BSON_APPEND_UTF8(&command, "update", op->store->names[SK_MONGO_OPERATIONS]);
     BSON_APPEND_ARRAY_BEGIN(&command, "updates", &updates);
     for (int i = 0; i < count; i++) {
+        int size = 0;
+
         /* An event of somebody else's making without an operation has no entry. */
-        if (events[i].operation_id[0] == '\0' || events[i].operation_type == SK_OP_NONE)
+        if (done[i] || events[i].operation_id[0] == '\0' || events[i].operation_type == SK_OP_NONE)
             continue;
-        bson_uint32_to_string(statements++, &position, index, sizeof(index));
-        append_entry(&updates, position, &events[i]);
-        if (events[i].type == SK_EVENT_TAKENOVER && events[i].job_id[0] != '\0') {
-            bson_uint32_to_string(statements++, &position, index, sizeof(index));
-            append_takeover(&updates, position, &events[i]);
+        for (int k = i; k < count; k++) {
+            if (!done[k] && same_operation(&events[k], &events[i])) {
+                done[k] = true;
+                group[size++] = &events[k];
+            }
         }
-        if (events[i].type == SK_EVENT_DELETED) {
-            bson_uint32_to_string(statements++, &position, index, sizeof(index));
-            append_expiry(&updates, position, &events[i]);
+        bson_uint32_to_string(statements++, &position, index, sizeof(index));
+        append_entry(&updates, position, group, size);
+        for (int k = 0; k < size; k++) {
+            if (group[k]->type == SK_EVENT_TAKENOVER && group[k]->job_id[0] != '\0') {
+                bson_uint32_to_string(statements++, &position, index, sizeof(index));
+                append_takeover(&updates, position, group[k]);
+            }
+            if (group[k]->type == SK_EVENT_DELETED) {
+                bson_uint32_to_string(statements++, &position, index, sizeof(index));
+                append_expiry(&updates, position, group[k]);
+            }
         }
     }
     bson_append_array_end(&command, &updates);
@@ -245,9 +309,7 @@ static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int
     }
     bson_destroy(&command);
     for (int i = 0; i < count && result == 0; i++) {
-        bool starts = events[i].type == SK_EVENT_CLAIMED || events[i].type == SK_EVENT_TAKENOVER;
-
-        if (starts && events[i].epoch % TRIM_EVERY == 0)
+        if (starts(&events[i]) && events[i].epoch % TRIM_EVERY == 0)
             result = trim(op, events[i].sandbox_id, err);
     }
     return result;

@@ -80,7 +80,8 @@ class Process:
     def __init__(self, name, command, log, environment=None):
         self.name, self.log, self.started = name, log, time.monotonic()
         with open(log, "ab") as out:
-            self.popen = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+            self.popen = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment,
+                                          start_new_session=True)
 
     @property
     def pid(self):

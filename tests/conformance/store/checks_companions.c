@@ -147,6 +147,46 @@ static bool check_ends(struct sk_store_conformance *c)
     return true;
 }
 
+/* Events of two sandboxes in one batch, mixed, with a take-over between them: as if each had come alone. */
+static bool check_mixture(struct sk_store_conformance *c)
+{
+    static struct sk_timeline_entry entries[SK_TIMELINE_KEEP];
+    struct sk_instance a, b, after;
+    struct sk_event events[8];
+    int count;
+
+    sc_new(c, &a, &events[0], "replica-a");
+    sc_new(c, &b, &events[1], "replica-a");
+    sc_claim(c, &a, &after, &events[2], SK_OP_PROVISION, "replica-b"); /* takes over */
+    a = after;
+    sc_phase(c, &b, &after, &events[3], "providerEnsured");
+    b = after;
+    sc_phase(c, &a, &after, &events[4], "providerEnsured");
+    a = after;
+    events[4].duration_ms = 7;
+    sc_complete(c, &b, &after, &events[5]);
+    sc_complete(c, &a, &after, &events[6]);
+    events[7] = events[4]; /* comes twice */
+    if (!apply(c, events, 8) || !read_timeline(c, a.sandbox_id, entries, &count))
+        return false;
+    CHECK(count == 2 && strcmp(entries[0].operation_id, events[2].operation_id) == 0 &&
+              strcmp(entries[0].owner, "replica-b") == 0 && strcmp(entries[0].result, "completed") == 0 &&
+              entries[0].ended_at == events[6].time && entries[0].started_at == events[2].time,
+          "the take-over's entry is wrong");
+    CHECK(entries[0].phase_count == 2 && strcmp(entries[0].phases[1].name, "providerEnsured") == 0 &&
+              entries[0].phases[1].duration_ms == 7,
+          "its phases are wrong (%d)", entries[0].phase_count);
+    CHECK(strcmp(entries[1].operation_id, events[0].operation_id) == 0 && strcmp(entries[1].owner, "replica-a") == 0 &&
+              strcmp(entries[1].result, "takenover") == 0 && entries[1].phase_count == 1,
+          "the operation that was taken over is wrong");
+    if (!read_timeline(c, b.sandbox_id, entries, &count))
+        return false;
+    CHECK(count == 1 && strcmp(entries[0].result, "completed") == 0 && entries[0].phase_count == 2 &&
+              entries[0].ended_at == events[5].time,
+          "the other sandbox's entry is wrong");
+    return true;
+}
+
 static bool check_trimming(struct sk_store_conformance *c)
 {
     static struct sk_timeline_entry entries[SK_TIMELINE_KEEP];
@@ -255,5 +295,6 @@ static bool check_commands(struct sk_store_conformance *c)
 
 bool sk_store_check_companions(struct sk_store_conformance *c)
 {
-    return check_operation(c) && check_ends(c) && check_trimming(c) && check_relays(c) && check_commands(c);
+    return check_operation(c) && check_ends(c) && check_mixture(c) && check_trimming(c) && check_relays(c) &&
+           check_commands(c);
 }
