@@ -95,6 +95,9 @@ struct sk_http_request {
     /* Milliseconds, 0 = the defaults above, < 0 = none (the call's deadline still holds). */
     int64_t connect_timeout_ms, idle_timeout_ms, total_timeout_ms;
     bool close_after; /* do not keep the connection */
+    /* Sending it twice does no harm, whatever its method says: a kept connection may be used, on which libcurl sends
+     * once more what a server that closed it never answered. */
+    bool idempotent;
 };
 
 struct sk_http_response {

@@ -9,7 +9,8 @@
 #include <strings.h>
 
 #define DNS_CACHE_S    30
-#define RECEIVE_BUFFER 65536
+#define RECEIVE_BUFFER 65536 /* of streamed bodies */
+#define COLLECT_BUFFER 16384 /* of small ones: libcurl allocates it anew for each request */
 
 void sk_http_touch(struct sk_http_transfer *t)
 {
@@ -271,8 +272,9 @@ static bool is_method(const char *method)
 /* May libcurl repeat it on a fresh connection when a kept-alive one proves dead before the answer's first byte? */
 static bool repeatable(const struct sk_http_request *request)
 {
-    return request->source == NULL && request->part_count == 0 && strcmp(request->method, "POST") != 0 &&
-           strcmp(request->method, "PATCH") != 0;
+    if (request->source != NULL || request->part_count > 0)
+        return false;
+    return request->idempotent || (strcmp(request->method, "POST") != 0 && strcmp(request->method, "PATCH") != 0);
 }
 
 static int set_body(struct sk_http_transfer *t, struct sk_error *err)
@@ -339,7 +341,7 @@ int sk_http_prepare(struct sk_http_transfer *t, struct sk_error *err)
         curl_easy_setopt(easy, CURLOPT_CAINFO, t->client->ca_file);
     curl_easy_setopt(easy, CURLOPT_USERAGENT, t->client->user_agent);
     curl_easy_setopt(easy, CURLOPT_HTTPHEADER, t->headers);
-    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)RECEIVE_BUFFER);
+    curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, (long)(request->sink != NULL ? RECEIVE_BUFFER : COLLECT_BUFFER));
     curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     curl_easy_setopt(easy, CURLOPT_DNS_CACHE_TIMEOUT, (long)DNS_CACHE_S);
     curl_easy_setopt(easy, CURLOPT_MAXAGE_CONN, (long)SK_HTTP_CONNECTION_IDLE_S);

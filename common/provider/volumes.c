@@ -34,7 +34,7 @@ int sk_volume_ensure(void *self, struct sk_call *call, const char *claim_name, c
 {
     const struct sk_opensandbox *o = self;
     struct sk_wire_answer answer = {0};
-    struct sk_wire_request request = {.operation = SK_WIRE_VOLUME_ENSURE, .method = "POST"};
+    struct sk_wire_request request = {.operation = SK_WIRE_VOLUME_ENSURE, .method = "POST", .idempotent = true};
     json_t *body;
     const char *name;
     int rc = -1;

@@ -223,6 +223,7 @@ int sk_wire_json(struct sk_call *call, const struct sk_wire_request *request, st
                                                 .body = body,
                                                 .body_len = body_len,
                                                 .body_max = request->answer_max,
+                                                .idempotent = request->idempotent,
                                                 .idle_timeout_ms = -1, /* a create is silent for a minute */
                                                 .total_timeout_ms = request->timeout_ms},
                       &response, err);

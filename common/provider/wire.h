@@ -68,6 +68,7 @@ struct sk_wire_request {
     const json_t *body;
     int64_t timeout_ms;
     size_t answer_max;
+    bool idempotent; /* as in sk_http_request */
 };
 SK_MUST_USE int sk_wire_json(struct sk_call *call, const struct sk_wire_request *request, struct sk_wire_answer *answer,
                              struct sk_error *err);

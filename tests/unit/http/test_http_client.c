@@ -203,6 +203,31 @@ START_TEST(test_stale_connection_is_repeated_once)
 }
 END_TEST
 
+START_TEST(test_idempotent_post_uses_a_kept_connection)
+{
+    struct fixture f;
+    struct sk_http_request post = {.method = "POST", .body = "content", .body_len = 7, .idempotent = true};
+
+    begin(&f, h_echo);
+    post.url = f.url;
+    ck_assert_int_eq(get(&f), 0);
+    ck_assert_int_eq(send_request(&f, &post), 0);
+    ck_assert(f.response.reused);
+    ck_assert_int_eq(get(&f), 0); /* and leaves it for the next */
+    ck_assert(f.response.reused);
+    ck_assert_int_eq(peer_connection_count(f.peer), 1);
+    end(&f);
+
+    begin(&f, h_stale);
+    post.url = f.url;
+    ck_assert_int_eq(get(&f), 0);
+    ck_assert_int_eq(send_request(&f, &post), 0); /* the kept connection proves dead: sent again, with its body */
+    ck_assert_str_eq(f.response.body, "content");
+    ck_assert_int_eq(peer_request_count(f.peer), 3);
+    end(&f);
+}
+END_TEST
+
 START_TEST(test_post_is_never_repeated)
 {
     static const char *const methods[] = {"POST", "PATCH"};
@@ -684,7 +709,7 @@ END_TEST
 
 SK_CHECK_MAIN("http client", test_request_headers, test_paths_are_sent_as_they_are, test_answer_headers,
               test_keep_alive, test_connection_cache_is_bounded, test_stale_connection_is_repeated_once,
-              test_post_is_never_repeated, test_descriptors_do_not_leak, test_deadline, test_idle_timeout,
-              test_cancel_latency, test_cancel_before_anything_was_sent, test_cancel_of_a_stuck_upload, test_sink,
-              test_nested_request_is_refused, test_upload, test_multipart, test_observer_and_lazy_client,
-              test_request_cost)
+              test_idempotent_post_uses_a_kept_connection, test_post_is_never_repeated, test_descriptors_do_not_leak,
+              test_deadline, test_idle_timeout, test_cancel_latency, test_cancel_before_anything_was_sent,
+              test_cancel_of_a_stuck_upload, test_sink, test_nested_request_is_refused, test_upload, test_multipart,
+              test_observer_and_lazy_client, test_request_cost)
