@@ -351,13 +351,16 @@ static bool publish_round(struct batch *b, struct sk_header (*headers)[SK_BUS_HE
 
 static bool publish_all(struct batch *b)
 {
-    struct sk_header(*headers)[SK_BUS_HEADERS_MAX + 2] = calloc(LC_FINISH_BATCH, sizeof(*headers));
-    bool done = headers != NULL && publish_round(b, headers);
+    struct sk_header(*headers)[SK_BUS_HEADERS_MAX + 2] = NULL;
+    size_t dead = 0;
+    bool done = false;
 
-    for (int tries = 0; !done && wait_a_little(b, tries); tries++) {
-        if (headers == NULL)
-            headers = calloc(LC_FINISH_BATCH, sizeof(*headers));
-        done = headers != NULL && publish_round(b, headers);
+    for (int i = 0; i < b->count; i++)
+        dead += is_dead(b->items[i]);
+    for (int tries = 0; !done && (tries == 0 || wait_a_little(b, tries - 1)); tries++) {
+        if (dead > 0 && headers == NULL)
+            headers = calloc(dead, sizeof(*headers));
+        done = (dead == 0 || headers != NULL) && publish_round(b, headers);
     }
     free(headers);
     return done && !SK_FAULT(RESULT_PUBLISHED, NULL);
