@@ -13,7 +13,7 @@
 
 #include <jansson.h>
 #include <nats/nats.h>
-#include <signal.h>
+#include <stdatomic.h>
 
 enum ctl_exit {
     CTL_OK = 0,
@@ -174,7 +174,9 @@ void ctl_table_free(struct ctl_table *table);             /* NULL is fine */
 int ctl_finish(int status);
 
 /* ---- link.c: the bus ---- */
-extern volatile sig_atomic_t ctl_interrupted; /* SIGINT or SIGTERM came */
+extern atomic_int ctl_interrupted; /* SIGINT or SIGTERM came; looked at by more than one thread */
+/* From now on SIGINT and SIGTERM only set the flag. */
+void ctl_catch_signals(void);
 /* Connects once and returns the link of this run, or NULL after telling why (then the exit status is CTL_UNREACHABLE).
  */
 struct ctl_link *ctl_link(struct ctl *ctl);

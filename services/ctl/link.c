@@ -25,12 +25,20 @@ struct ctl_link {
     atomic_int live_threads;
 };
 
-volatile sig_atomic_t ctl_interrupted;
+atomic_int ctl_interrupted;
 
 static void on_signal(int number)
 {
     (void)number;
-    ctl_interrupted = 1;
+    atomic_store(&ctl_interrupted, 1);
+}
+
+void ctl_catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 static void on_reconnected(natsConnection *connection, void *arg)
@@ -81,7 +89,6 @@ static natsStatus set_options(struct ctl_link *link, const struct ctl_config *co
 
 struct ctl_link *ctl_link(struct ctl *ctl)
 {
-    struct sigaction action = {.sa_handler = on_signal};
     struct ctl_link *link;
     natsStatus status;
 
@@ -92,8 +99,7 @@ struct ctl_link *ctl_link(struct ctl *ctl)
         ctl_complain("out of memory");
         return NULL;
     }
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    ctl_catch_signals();
     ctl->link = link;
     status = set_options(link, &ctl->config);
     if (status == NATS_OK)

@@ -25,12 +25,6 @@ static void *watch_interrupt(void *arg)
     return NULL;
 }
 
-static void on_signal(int number)
-{
-    (void)number;
-    ctl_interrupted = 1;
-}
-
 int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
 {
     const struct ctl_config *config = &ctl->config;
@@ -49,7 +43,6 @@ int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
         .request_timeout_ms = REQUEST_TIMEOUT_MS,
         .answer_max_bytes = CTL_ANSWER_MAX,
     };
-    struct sigaction action = {.sa_handler = on_signal};
     struct sk_error err = {0};
 
     memset(out, 0, sizeof(*out));
@@ -66,8 +59,7 @@ int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
     out->volumes_url = settings.volume_manager_url;
     out->volumes_token = settings.volume_manager_token;
     sk_call_init(&out->call, &sk_sched_system);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    ctl_catch_signals();
     if (pthread_create(&out->watcher, NULL, watch_interrupt, out) != 0) {
         sk_opensandbox_free(&out->provider);
         ctl_complain("cannot start a thread");
