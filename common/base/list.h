@@ -68,7 +68,7 @@ static inline struct sk_list *sk_list_pop_front(struct sk_list *list)
 
     if (item == list)
         return NULL;
-    sk_list_remove(item);
+    sk_list_remove(item); /* NOLINT(clang-analyzer-unix.Malloc): the analyser loses sight of the unlinking */
     return item;
 }
 

@@ -94,6 +94,8 @@ static void check_sandbox(struct sk_check_context *c, const char *sandbox_id)
                                                (left->epoch == right->epoch && left->sequence <= right->sequence)));
 
         event = take_left ? left : right;
+        if (event == NULL)
+            break; /* cannot be: one of the two has more; said for the static analyser */
         h += take_left ? 1 : 0;
         p += take_left ? 0 : 1;
         if (previous != NULL && strcmp(previous->id, event->id) == 0)
