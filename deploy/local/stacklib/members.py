@@ -33,9 +33,6 @@ PROFILES = {
         "SANDKEEP_LIFECYCLE_LEASE_RENEW_MS": "400",
         "SANDKEEP_LIFECYCLE_TAKEOVER_MS": "3000",
         "SANDKEEP_LIFECYCLE_STALE_SWEEP_MS": "500",
-        # Who takes an operation over also has to get its command: redelivered after this silence.
-        "SANDKEEP_NATS_ACK_WAIT_MS": "5000",
-        "SANDKEEP_LIFECYCLE_IN_PROGRESS_MS": "1500",
         "SANDKEEP_LIFECYCLE_IN_PROGRESS_MS": "1000",
         "SANDKEEP_NATS_ACK_WAIT_MS": "4000",
     },
