@@ -314,7 +314,9 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
         guard.last_active_at = true;
         guard.unpinned_at = now_ms;
     }
+    run->claimed_us = sk_mono_us(r->sched);
     if (write_record(run, count, claim->if_idle ? &guard : NULL) != 0) {
+        run->claimed_us = 0;
         if (run->err.code == SK_ERR_LOST_OWNERSHIP)
             lc_count(r, LC_COUNT_CLAIMS_LOST, 1);
         return -1;
@@ -324,7 +326,6 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
     run->created_id[0] = run->ensured_volume[0] = '\0';
     run->provider = run->claimed_at = lc_provider(r, run->record.provider);
     lc_beats_add(run, begin_step(run));
-    run->claimed_us = run->step_us;
     lc_count(r, LC_COUNT_CLAIMS, 1);
     if (takeover) {
         lc_count(r, LC_COUNT_TAKEOVERS, 1);

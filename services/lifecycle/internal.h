@@ -205,7 +205,7 @@ struct lc_run {
     bool claimed;  /* record.operation is this job's */
     struct lc_beat beat;
     int64_t step_us; /* when the current step began */
-    int64_t claimed_us;
+    int64_t claimed_us; /* when the write of its claim began; 0 = nothing was claimed */
     int64_t epoch_floor; /* the next claim must be above: a provider object carries it */
     bool in_doubt;       /* the last write may still arrive: only a new claim fences it */
     bool insert_refused; /* the store said that the identity or the id is taken */

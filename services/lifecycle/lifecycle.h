@@ -112,7 +112,7 @@ struct lc_hooks {
     void (*wake_dispatcher)(void *arg);
     void (*stuck_worker)(void *arg, const char *sandbox_id, const char *phase); /* a worker did not come back: /livez */
     void (*counted)(void *arg, enum lc_counter counter, int64_t delta);         /* NULL = none */
-    void (*ended)(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_ms); /* NULL = none */
+    void (*ended)(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us); /* NULL = none */
     /* A worker returns: frees what the providers left in call->transport. NULL = nothing is left there. */
     void (*worker_end)(void *arg, struct sk_call *call);
     void *arg;

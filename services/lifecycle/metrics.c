@@ -98,8 +98,8 @@ void lc_metrics_counted(void *arg, enum lc_counter counter, int64_t delta)
     sk_metric_add(&counters[counter], 0, 0, delta);
 }
 
-void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_ms)
+void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us)
 {
     (void)arg;
-    sk_metric_observe(&operation_seconds, (int)op, (int)ending, (double)duration_ms / 1000);
+    sk_metric_observe(&operation_seconds, (int)op, (int)ending, (double)duration_us / 1e6);
 }

@@ -246,7 +246,7 @@ void lc_ended(struct lc_run *run, enum lc_ending ending)
     const struct lc_hooks *hooks = &run->replica->hooks;
 
     if (hooks->ended != NULL && run->claimed_us != 0)
-        hooks->ended(hooks->arg, run->beat.type, ending, (sk_mono_us(run->replica->sched) - run->claimed_us) / 1000);
+        hooks->ended(hooks->arg, run->beat.type, ending, sk_mono_us(run->replica->sched) - run->claimed_us);
 }
 
 int64_t lc_replica_count(const struct lc_replica *r, enum lc_counter counter)

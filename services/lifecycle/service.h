@@ -53,7 +53,7 @@ void lc_config_settings(const struct lc_config *config, const struct sk_sched *s
 /* Metrics: sandkeep_lifecycle_<counter>_total and gauges; the hook that counts. */
 void lc_metrics_register(struct lc_replica *replica);
 void lc_metrics_counted(void *arg, enum lc_counter counter, int64_t delta);
-void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_ms);
+void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us);
 void lc_metrics_forget(void); /* before the replica is freed */
 
 #endif
