@@ -19,7 +19,7 @@ static const char *const ending_names[] = {"completed",   "compensated", "retrie
 
 static struct sk_metric operation_seconds = {
     .name = "sandkeep_lifecycle_operation_seconds",
-    .help = "time from claim to end of an operation in this replica",
+    .help = "time of an operation in this replica, from the write of its claim to the end of its last write",
     .kind = SK_METRIC_HISTOGRAM,
     .labels = {{"operation", op_names}, {"result", ending_names}},
     .buckets = sk_buckets_latency,
