@@ -53,7 +53,8 @@ static bool hand_out_counted(void *arg, const bson_t *doc)
     return !scan->stopped && scan->delivered < scan->limit;
 }
 
-/* The transitional records are few, so their ranges of the index may be read whole. */
+/* The transitional records are few, so their ranges of the index may be read whole. Blocked ones wait for a person and
+ * have the oldest heartbeats of all: within a limited answer they would hide those that somebody has to continue. */
 static int scan_transitional(struct sk_mongo_op *op, int64_t before_ms, struct scan *scan, struct sk_error *err)
 {
     bson_t filter = BSON_INITIALIZER, status, in, beat, *opts;
@@ -72,6 +73,7 @@ static int scan_transitional(struct sk_mongo_op *op, int64_t before_ms, struct s
     }
     bson_append_array_end(&status, &in);
     bson_append_document_end(&filter, &status);
+    BSON_APPEND_NULL(&filter, "operation.blocked"); /* null, or not there */
     if (before_ms > 0) {
         BSON_APPEND_DOCUMENT_BEGIN(&filter, "operation.heartbeatAt", &beat);
         BSON_APPEND_DATE_TIME(&beat, "$lt", before_ms);

@@ -86,7 +86,7 @@ enum sk_list_sort {
 };
 
 enum sk_scan_kind {
-    SK_SCAN_TRANSITIONAL, /* every record with an operation, oldest heartbeat first */
+    SK_SCAN_TRANSITIONAL, /* every record with an operation that is not blocked, oldest heartbeat first */
     SK_SCAN_IDLE,         /* running, lastActiveAt < before_ms, oldest first */
     SK_SCAN_OUTBOX,       /* records with pending events (sparse index on outbox.id) */
     SK_SCAN_QUOTA,        /* every record that counts for quota: only sandbox_id, team_id, status are filled */

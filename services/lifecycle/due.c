@@ -31,7 +31,23 @@ int64_t lc_attempt_in_ms(const struct lc_replica *r, const struct sk_instance *r
     return left > 0 ? left : 0;
 }
 
-/* FastGPT has no heartbeat: an error is taken as the end of its work, else only age tells. */
+/* How long this observer has seen the operation unchanged. */
+static int64_t observed_ms(struct lc_replica *r, const struct sk_instance *record)
+{
+    const struct lc_observed *seen;
+    int64_t ms = 0;
+
+    pthread_mutex_lock(&r->observed_lock);
+    seen = sk_map_get(&r->observed, record->sandbox_id);
+    if (seen != NULL && strcmp(seen->operation_id, record->operation.id) == 0 &&
+        seen->heartbeat_at == record->operation.heartbeat_at)
+        ms = seen->silent_ms;
+    pthread_mutex_unlock(&r->observed_lock);
+    return ms;
+}
+
+/* FastGPT has no heartbeat: an error is taken as the end of its work, else only age tells. Its clock may be ahead of
+ * ours, or wrong altogether: what this observer saw unchanged for as long is as old. */
 static enum lc_due due_of_fastgpt(struct lc_replica *r, const struct sk_instance *record)
 {
     const struct sk_operation *op = &record->operation;
@@ -41,7 +57,9 @@ static enum lc_due due_of_fastgpt(struct lc_replica *r, const struct sk_instance
 
     if (op->failed_at != 0 || op->error.code[0] != '\0' || op->error.detail[0] != '\0')
         return LC_DUE_NOW;
-    return op->heartbeat_at + window < sk_wall_ms(r->sched) ? LC_DUE_NOW : LC_DUE_NO;
+    if (op->heartbeat_at < sk_wall_ms(r->sched) - window || observed_ms(r, record) >= window)
+        return LC_DUE_NOW;
+    return LC_DUE_NO;
 }
 
 enum lc_due lc_due(struct lc_replica *r, const struct sk_instance *record)

@@ -147,6 +147,16 @@ static void take_hints(struct relay *relay)
     atomic_fetch_sub(&r->relay_pending, dropped);
 }
 
+/* The scan takes over an event that was not confirmed. */
+static void give_up(struct lc_replica *r, const struct sk_event *event, bool hint)
+{
+    pthread_mutex_lock(&r->relay_lock);
+    by_record(r, event->sandbox_id);
+    pthread_mutex_unlock(&r->relay_lock);
+    if (hint)
+        atomic_fetch_sub(&r->relay_pending, 1);
+}
+
 /* Publishes relay->events; the confirmed ones go to relay->published. Returns the number that was not confirmed. */
 static int publish(struct relay *relay, bool hints)
 {
@@ -154,19 +164,25 @@ static int publish(struct relay *relay, bool hints)
     struct sk_error err = {.code = SK_OK};
     int built = 0, lost = 0;
 
-    for (; built < relay->count; built++) {
-        if (lc_message_of_event(r, &relay->events[built], &relay->built[built]) != 0)
-            break;
+    /* One that cannot be written must not hold up the others: it stays in its record, the scan tries it again. */
+    for (int i = 0; i < relay->count; i++) {
+        if (lc_message_of_event(r, &relay->events[i], &relay->built[built]) != 0) {
+            lost++;
+            give_up(r, &relay->events[i], hints);
+            continue;
+        }
+        if (built != i)
+            relay->events[built] = relay->events[i];
         relay->messages[built] = relay->built[built].message;
-        relay->acked[built] = false;
+        relay->acked[built++] = false;
     }
+    relay->count = built;
     if (built > 0)
         (void)r->seams.bus->ops->publish_acked(r->seams.bus->self, relay->messages, built, relay->acked,
                                                r->settings.publish_timeout_ms, &err);
-    for (int i = 0; i < relay->count; i++) {
-        if (i < built)
-            lc_message_fini(&relay->built[i]);
-        if (i < built && relay->acked[i]) {
+    for (int i = 0; i < built; i++) {
+        lc_message_fini(&relay->built[i]);
+        if (relay->acked[i]) {
             if (relay->published_count == 0)
                 relay->pull_us = sk_mono_us(r->sched) + r->settings.relay_window_ms * 1000;
             relay->published[relay->published_count++] = relay->events[i];
@@ -175,11 +191,7 @@ static int publish(struct relay *relay, bool hints)
             continue;
         }
         lost++;
-        pthread_mutex_lock(&r->relay_lock);
-        by_record(r, relay->events[i].sandbox_id);
-        pthread_mutex_unlock(&r->relay_lock);
-        if (hints)
-            atomic_fetch_sub(&r->relay_pending, 1);
+        give_up(r, &relay->events[i], hints);
     }
     if (lost > 0)
         lc_count(r, LC_COUNT_PUBACKS_LOST, lost);
@@ -246,6 +258,8 @@ static bool collect(void *arg, const struct sk_instance *record, const struct sk
     struct lc_replica *r = relay->replica;
     bool wanted;
 
+    if (record->malformed)
+        return true; /* left alone: what it holds may not even have a subject to be published to */
     pthread_mutex_lock(&r->relay_lock);
     wanted = relay->scan_all || sk_map_get(&r->relay_by_record, record->sandbox_id) != NULL;
     pthread_mutex_unlock(&r->relay_lock);
@@ -278,7 +292,8 @@ static void scan(struct relay *relay)
     relay->more = false;
     sk_call_init(&call, r->sched);
     call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
-    if (store->ops->scan(store->self, &call, SK_SCAN_OUTBOX, 0, relay->capacity, collect, relay, &err) != 0) {
+    /* More records than fit: broken ones, whose outbox nobody empties, must not hide the others behind them. */
+    if (store->ops->scan(store->self, &call, SK_SCAN_OUTBOX, 0, LC_SCAN_LIMIT, collect, relay, &err) != 0) {
         lc_note_store(r, false);
         relay->count = 0;
         return;

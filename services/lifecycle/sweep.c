@@ -77,7 +77,7 @@ static bool look_at_transitional(void *arg, const struct sk_instance *record, co
     (void)count;
     if (record->malformed || lc_beats_running(s->replica, record->sandbox_id, NULL))
         return true;
-    if (record->operation.job_id[0] != '\0' && record->operation.owner[0] != '\0')
+    if (record->operation.job_id[0] == '\0' || record->operation.owner[0] != '\0')
         observe(s, record);
     if (lc_due(s->replica, record) == LC_DUE_NOW && lc_provider(s->replica, record->provider) != NULL)
         add(s, record->sandbox_id);

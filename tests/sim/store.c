@@ -4,6 +4,7 @@
  * (compare-and-set, insert, remove) can also arrive after their caller gave up. */
 #include "tests/sim/monitor.h"
 #include "tests/sim/servers.h"
+#include "tests/sim/workload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,6 +140,20 @@ static int seam_find(void *self, struct sk_call *call, const struct sk_identity 
     return read_one(&io, look_by_identity, identity, out, found, err);
 }
 
+/* While a writer does not know what came of its write, its lease goes and, sometimes, somebody deletes the sandbox. */
+static void worst_timing(struct sim_world *w, const char *sandbox_id, bool burst)
+{
+    char name[SK_LEASE_NAME_SIZE];
+
+    if (w->scenario.fault[SIM_FAULT_LEASE_VANISH] + w->scenario.fault[SIM_FAULT_PARTITION] == 0 || !w->faults_on ||
+        sim_percent(&w->faults, 40))
+        return;
+    snprintf(name, sizeof(name), "agent-sandbox:lifecycle:%s", sandbox_id);
+    sim_lease_lose(w, name);
+    if (burst)
+        sim_workload_burst(w, sandbox_id);
+}
+
 static int seam_insert(void *self, struct sk_call *call, const struct sk_instance *after, const struct sk_event *events,
                        int event_count, bool *created, struct sk_error *err)
 {
@@ -159,6 +174,8 @@ static int seam_insert(void *self, struct sk_call *call, const struct sk_instanc
         applied = sim_store_apply_insert(inc->w->store, sim_actor_of(inc), after, events, event_count);
     else if (io.arrival == SIM_LATE)
         send_late(&io, NULL, after, events, event_count, NULL);
+    if (applied && io.reply_lost)
+        worst_timing(inc->w, after->sandbox_id, true);
     if (sim_reply(&io, err) != 0) {
         if (applied)
             sim_saw(inc->w, SIM_SOME_INSERT_AMBIGUOUS);
@@ -194,6 +211,8 @@ static enum sk_cas_result seam_cas(void *self, struct sk_call *call, const struc
         result = sim_store_apply_cas(inc->w->store, sim_actor_of(inc), before, after, events, event_count, guard);
     else if (io.arrival == SIM_LATE)
         send_late(&io, before, after, events, event_count, guard);
+    if (result == SK_CAS_APPLIED && io.reply_lost)
+        worst_timing(inc->w, before->sandbox_id, false);
     if (sim_reply(&io, err) != 0) {
         sim_saw(inc->w, result == SK_CAS_APPLIED ? SIM_SOME_CAS_AMBIGUOUS_APPLIED : SIM_SOME_CAS_AMBIGUOUS_DROPPED);
         goto failed;
@@ -288,7 +307,7 @@ static bool scan_wants(const struct sim_doc *doc, enum sk_scan_kind kind, int64_
         return false;
     switch (kind) {
     case SK_SCAN_TRANSITIONAL:
-        return doc->i.has_operation;
+        return doc->i.has_operation && doc->i.operation.blocked[0] == '\0';
     case SK_SCAN_IDLE:
         return doc->i.status == SK_STATUS_RUNNING && doc->i.last_active_at < before_ms;
     case SK_SCAN_OUTBOX:
