@@ -28,4 +28,4 @@ def box(site, request):
     yield one
     if site.record(one):
         site.bus.run("delete", one)
-    assert site.remains(one) == []
+    site.gone(one)

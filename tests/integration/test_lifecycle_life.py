@@ -54,7 +54,7 @@ def test_a_whole_life(site, box):
     deleted = site.bus.run("delete", box, params={"reason": "gone"})
     assert deleted["status"] == "none" and "instance" not in deleted and deleted["operationId"]
     site.bus.hear(box.id, "lifecycle.deleted")
-    assert site.remains(box) == []
+    site.gone(box)
     assert [item for item in site.doctor() if item[0] == box.id] == []
     assert site.bus.run("delete", box)["status"] == "none"  # succeeds without a record
 
@@ -105,7 +105,7 @@ def test_identities(site, box_of):
     assert answer["sandboxId"] == box.id and answer["instance"]["sourceId"] == box.source_id and answer["instance"]["userId"] == box.user_id
     assert site.bus.ask("find", **box.source)["sandboxId"] == box.id
     site.bus.run("delete", box)
-    assert site.remains(box) == []
+    site.gone(box)
 
 
 def test_skill_edit_has_one_user(site):
@@ -251,7 +251,7 @@ def test_many_sandboxes_at_once(site):
         assert command.ok(60)["status"] == "running"
     assert all(in_parallel(lambda box: site.provider.shell(box, "echo x") == (0, "x"), boxes))
     site.delete_all(boxes)
-    assert [site.remains(box) for box in boxes if site.remains(box)] == []
+    site.gone(*boxes)
 
 
 def test_the_timeline_keeps_the_last_fifty(site, box):

@@ -506,7 +506,7 @@ def http_get(url, seconds=10):
 class Site:
     """A stack of its own: everything below `folder`. Use it as a context manager, or up() and close()."""
 
-    def __init__(self, folder, replicas=2, sync=False, from_start=True, **settings):
+    def __init__(self, folder, replicas=2, sync=False, from_start=True, before=None, **settings):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.count = replicas
@@ -516,6 +516,7 @@ class Site:
             self.environment["SANDKEEP_STACK_MONGO_SYNC"] = "off"
         self.environment.update(settings)
         self.from_start = from_start
+        self.before = before  # called with the site when the back ends are up and no replica is
         self.bus = self.tap = None
         self.replicas = []
 
@@ -551,6 +552,8 @@ class Site:
         self.instances = self.db[INSTANCES]
         self.redis = redis.Redis.from_url(self.client["SANDKEEP_REDIS_URL"])
         self.provider = Provider(self.client["SANDKEEP_LOCALBOX_URL"], self.client["SANDKEEP_LOCALBOX_KEY"])
+        if self.before:
+            self.before(self)
 
     def close(self):
         """Ends everything; then the tap must be clean."""
@@ -646,6 +649,11 @@ class Site:
         left += [f"lease {name}" for name in self.leases(box)]
         left += [f"slot {slot['_id']}" for slot in self.slots(box)]
         return left
+
+    def gone(self, *boxes, seconds=10):
+        """Nothing is left of these sandboxes (a lease may outlive the answer by a moment)."""
+        eventually(lambda: not any(self.remains(box) for box in boxes), seconds,
+                   lambda: f"left: {[(box, self.remains(box)) for box in boxes if self.remains(box)]}")
 
     def settle(self, seconds=30):
         """Waits until no command, event or lease is under way."""
