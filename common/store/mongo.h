@@ -29,6 +29,7 @@
 #define SK_MONGO_SELECT_STEP_MS 200    /* one look of the driver within that time: how fast a cancel is seen */
 #define SK_MONGO_HANDSHAKE_MS   250    /* a handshake younger than this is not cut off: see stream.c */
 #define SK_MONGO_POOL_WAIT_MS   10000  /* waiting for a client of the pool (waitQueueTimeoutMS) */
+#define SK_MONGO_HAND_OVER_US   250000 /* who has waited so long for a client is served first */
 #define SK_MONGO_SETUP_MS       600000 /* building one index over existing documents */
 
 enum sk_mongo_collection {
@@ -79,6 +80,7 @@ struct sk_mongo_client {
 
 struct sk_mongo_waiter {
     pthread_cond_t changed;
+    int64_t since_us;
     struct sk_mongo_client *client; /* handed over by a release */
     bool cancelled;
     struct sk_mongo_waiter *next;

@@ -326,7 +326,7 @@ static bool note_scanned(void *arg, const struct sk_instance *instance, const st
     scanned->found++;
     if (scanned->kind == SK_SCAN_IDLE && instance->status != SK_STATUS_RUNNING)
         scanned->wrong++;
-    if (scanned->kind == SK_SCAN_TRANSITIONAL && !instance->has_operation)
+    if (scanned->kind == SK_SCAN_TRANSITIONAL && (!instance->has_operation || instance->operation.blocked[0] != '\0'))
         scanned->wrong++;
     if (scanned->kind != SK_SCAN_QUOTA && position < scanned->last)
         scanned->disordered++;

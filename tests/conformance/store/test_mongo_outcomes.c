@@ -486,6 +486,55 @@ START_TEST(test_pool)
 }
 END_TEST
 
+struct runner {
+    struct mf *f;
+    atomic_bool *stop;
+    int calls;
+    int64_t longest_ms;
+};
+
+static void *run_calls(void *arg)
+{
+    struct runner *runner = arg;
+    struct mf *f = runner->f;
+    struct sk_error err;
+
+    while (!atomic_load(runner->stop)) {
+        int64_t started_us = sk_mono_us(&sk_sched_system), took_ms;
+
+        if (OPS->ping(SELF, NULL, &err) == 0)
+            runner->calls++;
+        took_ms = elapsed_ms(started_us);
+        if (took_ms > runner->longest_ms)
+            runner->longest_ms = took_ms;
+    }
+    return NULL;
+}
+
+/* One connection and eight threads that never pause: whoever holds it may go on, but nobody starves. */
+START_TEST(test_fairness)
+{
+    struct runner runners[8];
+    pthread_t threads[8];
+    atomic_bool stop = false;
+    struct mf f;
+
+    mf_open(&f, 0, "", 1);
+    for (int i = 0; i < 8; i++) {
+        runners[i] = (struct runner){.f = &f, .stop = &stop};
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, run_calls, &runners[i]), 0);
+    }
+    sk_sleep_ms(&sk_sched_system, 3000);
+    atomic_store(&stop, true);
+    for (int i = 0; i < 8; i++) {
+        pthread_join(threads[i], NULL);
+        ck_assert_int_gt(runners[i].calls, 3);
+        ck_assert_int_lt(runners[i].longest_ms, 2500);
+    }
+    mf_close(&f);
+}
+END_TEST
+
 struct writer {
     struct mf *f;
     struct sk_instance record;
@@ -656,9 +705,9 @@ END_TEST
 
 int main(void)
 {
-    const TTest *const single_tests[] = {test_other_writes, test_reads,        test_no_server, test_late_server,
-                                         test_cancel,       test_deadline,     test_pool,      test_kill,
-                                         test_frozen,       test_configuration};
+    const TTest *const single_tests[] = {test_other_writes, test_reads,    test_no_server,    test_late_server,
+                                         test_cancel,       test_deadline, test_pool,         test_fairness,
+                                         test_kill,         test_frozen,   test_configuration};
 
     return mf_main_loop("store_mongo_outcomes", test_outcome, sizeof(rows) / sizeof(rows[0]), single_tests,
                         sizeof(single_tests) / sizeof(single_tests[0]), 60);
