@@ -124,11 +124,12 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
 
         if (result == SK_CAS_APPLIED)
             break;
+        if (result == SK_CAS_LOST && !run->in_doubt) {
+            run->insert_refused = !run->found;
+            return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
+        }
         if (result == SK_CAS_LOST) {
-            if (!run->found && !ambiguous)
-                run->insert_refused = true;
-            if (!ambiguous)
-                return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
+            ambiguous = true; /* perhaps to our own first try, which arrived after it had been looked for */
         } else {
             if (err.code != SK_ERR_STORE_UNAVAILABLE && err.code != SK_ERR_CANCELLED) {
                 run->err = err;

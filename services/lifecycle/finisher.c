@@ -77,6 +77,7 @@ static void prepare(struct lc_held *held)
         held->result = held->stored;
         held->stored = NULL;
         held->repeated = true;
+        held->store = held->recalled;
     } else if (held->conflict) {
         held->result = conflict_text(&held->command);
     } else {
@@ -142,7 +143,7 @@ static int take_first_answer(struct batch *b, struct lc_held *held)
     }
     free(held->result);
     held->result = NULL;
-    held->ok = false;
+    held->ok = held->recalled = false;
     if (strcmp(record.body_hash, held->command.hash) == 0) {
         held->stored = record.result;
         record.result = NULL;

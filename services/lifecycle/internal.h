@@ -83,7 +83,8 @@ struct lc_held {
     bool looked_up;      /* its stored result was looked for */
     atomic_bool replied; /* the requester got its final message */
     int failures;        /* failures that are the command's own */
-    char *stored;        /* result found in sandkeep_commands, malloc'd */
+    char *stored;        /* result of an earlier run of it, malloc'd */
+    bool recalled;       /* `stored` comes from the timeline and is not in sandkeep_commands yet */
     /* For the finisher. */
     enum lc_finish kind;
     struct lc_answer *answer;
@@ -328,6 +329,9 @@ void lc_held_free(struct lc_held *held); /* the delivery must be gone already */
  * ---------------------------------------------------------------------------------------------------------------- */
 void lc_jobs_push(struct lc_replica *replica, struct lc_job *job);
 void lc_jobs_stop(struct lc_replica *replica); /* wakes every worker */
+bool lc_held_answered(const struct lc_held *held); /* it has an answer of its own */
+/* The first member without an answer of its own becomes run->head and run->command. False: there is none. */
+SK_MUST_USE bool lc_pick_head(struct lc_run *run);
 /* Reads the record into run->record and run->found. -1 with run->err. */
 SK_MUST_USE int lc_read(struct lc_run *run);
 /* Takes the lifecycle lease when it is not held yet. -1: sandbox_busy or lease_unavailable in run->err. */

@@ -44,6 +44,12 @@ bool lc_dispatch_hint_wanted(const struct lc_replica *r)
 
 /* ---- the end of a job
  * ------------------------------------------------------------------------------------------------------ */
+/* Done again after its result was reported, it would undo what others asked for since. */
+static bool twice_matters(enum lc_verb verb)
+{
+    return verb == LC_VERB_DELETE || verb == LC_VERB_STOP || verb == LC_VERB_RECOVER;
+}
+
 /* Back to the front of the queue, in their order, behind a delete that came meanwhile. */
 static void requeue(struct lc_replica *r, struct lc_queue *queue, struct lc_job *job)
 {
@@ -60,14 +66,17 @@ static void requeue(struct lc_replica *r, struct lc_queue *queue, struct lc_job 
         sk_list_insert_before(at, &held->link);
         if (job->outcome == LC_OUTCOME_RETRY)
             held->own = true;
-        /* Somebody else runs this very command: its result will be in the store. */
-        if (job->busy.present && strcmp(job->busy.command_id, held->command.id) == 0)
+        /* Somebody else may run this very command, or one that it rides with: its result will be in the store. For
+         * those that nobody minds to be done twice the question is asked only when it is known. */
+        if (twice_matters(held->command.verb) ||
+            (job->busy.present && strcmp(job->busy.command_id, held->command.id) == 0))
             held->looked_up = false;
         if (held->parked)
             continue;
         held->parked = true;
         lc_count(r, LC_COUNT_COMMANDS_PARKED, 1);
-        if (held->delivery->body_len > (size_t)r->settings.park_body_max && job->outcome == LC_OUTCOME_BUSY) {
+        if (held->command.verb != LC_VERB_DELETE && held->delivery->body_len > (size_t)r->settings.park_body_max &&
+            job->outcome == LC_OUTCOME_BUSY) {
             lc_count(r, LC_COUNT_PARK_REFUSED, 1);
             queue->count--;
             lc_queue_refuse_busy(r, queue, held, "the sandbox is busy and the command is too large to wait");
@@ -78,7 +87,7 @@ static void requeue(struct lc_replica *r, struct lc_queue *queue, struct lc_job 
 static void answer_members(struct lc_replica *r, struct lc_job *job)
 {
     SK_LIST_FOREACH (struct lc_held, held, &job->members, link) {
-        if (held->stored != NULL || held->conflict)
+        if (lc_held_answered(held))
             lc_held_finish(r, held, LC_FINISH_RESULT, NULL);
         else if (job->answer != NULL)
             lc_held_finish(r, held, LC_FINISH_RESULT, job->answer);
@@ -91,7 +100,7 @@ static void answer_members(struct lc_replica *r, struct lc_job *job)
 static void answer_known(struct lc_replica *r, struct lc_job *job)
 {
     SK_LIST_FOREACH (struct lc_held, held, &job->members, link) {
-        if (held->stored != NULL || held->conflict)
+        if (lc_held_answered(held))
             lc_held_finish(r, held, LC_FINISH_RESULT, NULL);
     }
 }

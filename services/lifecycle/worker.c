@@ -286,23 +286,33 @@ static int look_up(struct lc_run *run, struct lc_held *held)
     return 0;
 }
 
-static bool answered(const struct lc_held *held)
+bool lc_held_answered(const struct lc_held *held)
 {
     return held->stored != NULL || held->conflict;
 }
 
-static enum lc_outcome run_commands(struct lc_run *run)
+bool lc_pick_head(struct lc_run *run)
 {
     run->head = NULL;
+    run->command = NULL;
+    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
+        if (lc_held_answered(held))
+            continue;
+        run->head = held;
+        run->command = &held->command;
+        return true;
+    }
+    return false;
+}
+
+static enum lc_outcome run_commands(struct lc_run *run)
+{
     SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
         if (!held->looked_up && look_up(run, held) != 0)
             return lc_give_up(run);
-        if (run->head == NULL && !answered(held))
-            run->head = held;
     }
-    if (run->head == NULL)
+    if (!lc_pick_head(run))
         return LC_OUTCOME_DONE; /* every one has its own answer */
-    run->command = &run->head->command;
     switch (run->command->verb) {
     case LC_VERB_ENSURE:
     case LC_VERB_PROVISION:

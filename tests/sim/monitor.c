@@ -248,6 +248,25 @@ static void note_foreign_claim(struct sim_world *w, const struct sk_operation *o
 
 static bool lease_held(struct sim_world *w, unsigned fiber, struct sim_inc *inc, const char *sandbox_id);
 
+/* A command is one wish: what was made after it was fulfilled is not its business, however often it is delivered. */
+static void check_delete_once(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after)
+{
+    if (after->operation.type != SK_OP_DELETE || after->operation.command_id[0] == '\0' ||
+        before == NULL || before->status == SK_STATUS_DELETING)
+        return;
+    /* The compensation of a provision that failed for good is a delete in the name of the same command. */
+    if (before->has_operation && strcmp(before->operation.command_id, after->operation.command_id) == 0)
+        return;
+    for (size_t i = 0; i < w->store->timeline_count; i++) {
+        const struct sk_timeline_entry *old = &w->store->timeline[i];
+
+        if (old->type == SK_OP_DELETE && strcmp(old->result, "deleted") == 0 &&
+            strcmp(old->sandbox_id, after->sandbox_id) == 0 && strcmp(old->command_id, after->operation.command_id) == 0)
+            sim_fail(w, "deleted-twice", "%s: command %s deletes what was made after it had deleted", after->sandbox_id,
+                     old->command_id);
+    }
+}
+
 static void check_claim(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
                         const struct sk_instance *before, const struct sk_instance *after, int64_t silent_us)
 {
@@ -263,6 +282,7 @@ static void check_claim(struct sim_world *w, struct sim_actor actor, const struc
         sim_fail(w, "claim-owner", "%s: claimed by %s in the name of \"%s\"", after->sandbox_id, actor.inc->id,
                  after->operation.owner);
     check_quota(w, before, after);
+    check_delete_once(w, before, after);
     if (before == NULL || !before->has_operation)
         return;
     if (before->operation.job_id[0] == '\0')
