@@ -472,7 +472,7 @@ static int seam_resume(void *self, struct sk_call *call, const char *remote_id, 
     object = existing(w, remote_id);
     if (object == NULL && x.status == 0 && io.arrival == SIM_ARRIVED)
         x.status = 404;
-    else if (x.carried_out && object->remote.state == SK_REMOTE_PAUSED)
+    else if (x.carried_out && object != NULL && object->remote.state == SK_REMOTE_PAUSED)
         object->remote.state = SK_REMOTE_RUNNING;
     if (end(&io, &x, err) != 0)
         return -1;
