@@ -16,7 +16,8 @@ bool lc_observed_silent(struct lc_replica *r, const struct sk_instance *record)
     pthread_mutex_lock(&r->observed_lock);
     seen = sk_map_get(&r->observed, record->sandbox_id);
     silent = seen != NULL && strcmp(seen->operation_id, record->operation.id) == 0 &&
-             seen->heartbeat_at == record->operation.heartbeat_at && seen->silent_ms >= r->settings.takeover_ms;
+             seen->heartbeat_at == record->operation.heartbeat_at &&
+             seen->silent_ms >= r->settings.takeover_ms / (LC_MUTATE(TAKE_OVER_EARLY) ? 2 : 1);
     pthread_mutex_unlock(&r->observed_lock);
     return silent;
 }

@@ -73,7 +73,7 @@ static enum verdict read_back(struct lc_run *run)
     /* An insert that is not there may have been applied and deleted since: writing it again would bring back a dead
      * record with its old epoch. The job looks anew and makes another one. */
     if (!found)
-        return VERDICT_CHANGED;
+        return LC_MUTATE(REPEAT_LOST_INSERT) && !run->found ? VERDICT_UNCHANGED : VERDICT_CHANGED;
     if (!run->found && strcmp(seen->oid, run->after.oid) != 0)
         return VERDICT_CHANGED;
     if (run->after.sequence != run->before.sequence && seen->epoch == run->after.epoch &&
@@ -323,6 +323,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
         return -1;
     }
     run->claimed = true;
+    run->resumed = resumes;
     run->create_sent = false;
     run->created_id[0] = run->ensured_volume[0] = '\0';
     run->provider = run->claimed_at = lc_provider(r, run->record.provider);

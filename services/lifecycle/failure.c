@@ -15,9 +15,10 @@ static enum lc_outcome lost(struct lc_run *run)
     lc_ended(run, LC_ENDED_LOST);
     SK_LOG_INFO("operation is not ours any more", SK_F("sandboxId", run->job->sandbox_id),
                 SK_F("operationId", run->beat.operation_id), SK_FI("epoch", run->beat.epoch), SK_FE(&cause));
-    /* When only the lease was lost the record is still ours: the next claim, right after this, adopts what was made. */
-    ours = lc_read(run) == 0 && run->found && run->record.has_operation &&
-           strcmp(run->record.operation.id, run->beat.operation_id) == 0;
+    /* When only the lease was lost the record is still ours: the next claim, right after this, adopts what was made.
+     * When the store does not tell, what was made is left to the sweeps. */
+    ours = (lc_read(run) != 0 ||
+            (run->found && run->record.has_operation && strcmp(run->record.operation.id, run->beat.operation_id) == 0));
     lc_engine_forget(run);
     if (!ours)
         lc_remote_clean_own(run);

@@ -159,7 +159,8 @@ static int take_first_answer(struct batch *b, struct lc_held *held)
 static bool take_first_answers(struct batch *b, int count)
 {
     for (int i = 0; i < count; i++) {
-        for (int tries = 0; b->existed[i] && take_first_answer(b, b->stored[i]) != 0; tries++) {
+        for (int tries = 0; b->existed[i] && !LC_MUTATE(ANSWER_ANEW) && take_first_answer(b, b->stored[i]) != 0;
+             tries++) {
             if (!wait_a_little(b, tries))
                 return false;
         }

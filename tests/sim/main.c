@@ -25,8 +25,12 @@ static const char *const mutation_names[LC_MUTATION_COUNT] = {
     [LC_MUTATION_PARK_WITHOUT_IN_PROGRESS] = "park-without-in-progress",
     [LC_MUTATION_ACK_BEFORE_STORE] = "ack-before-store",
     [LC_MUTATION_SKIP_TERMINAL_FENCE] = "skip-terminal-fence",
+    [LC_MUTATION_REPEAT_LOST_INSERT] = "repeat-lost-insert",
+    [LC_MUTATION_ANSWER_ANEW] = "answer-anew",
+    [LC_MUTATION_TAKE_OVER_EARLY] = "take-over-early",
+    [LC_MUTATION_CAS_WITHOUT_SEQUENCE] = "cas-without-sequence",
 };
-_Static_assert(LC_MUTATION_SKIP_TERMINAL_FENCE + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
+_Static_assert(LC_MUTATION_CAS_WITHOUT_SEQUENCE + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
 
 static int usage(FILE *out)
 {

@@ -100,6 +100,8 @@ static void show_scenario(struct sim_world *w)
         if (w->scenario.fault[i] > 0)
             sim_trace(w, "fault %s %lld", names[i], (long long)w->scenario.fault[i]);
     }
+    if (w->scenario.hot_call >= 0)
+        sim_trace(w, "replies of %s get lost often", sim_call_name((enum sim_call)w->scenario.hot_call));
     for (int i = 0; i < w->scenario.crash_point_count; i++)
         sim_trace(w, "crash %s the %lld. %s", w->scenario.crash_points[i].after ? "after" : "before",
                   (long long)w->scenario.crash_points[i].nth, sim_call_name(w->scenario.crash_points[i].call));

@@ -57,6 +57,25 @@ static void draw_crash_points(struct sim_scenario *s, uint64_t seed)
     }
 }
 
+/* One call in the spotlight: what is one in a thousand otherwise happens again and again. */
+static void draw_hot_call(struct sim_scenario *s, uint64_t seed)
+{
+    static const enum sim_call calls[] = {
+        SIM_STORE_INSERT,           SIM_STORE_CAS,         SIM_STORE_CAS,           SIM_STORE_REMOVE,
+        SIM_STORE_COMMAND_PUT,      SIM_STORE_OUTBOX_PULL, SIM_STORE_QUOTA_RESERVE, SIM_STORE_QUOTA_RELEASE,
+        SIM_STORE_TIMELINE_APPLY,   SIM_LEASE_ACQUIRE,     SIM_LEASE_RELEASE,       SIM_PROVIDER_CREATE,
+        SIM_PROVIDER_REMOVE,        SIM_PROVIDER_RELABEL,  SIM_PROVIDER_RESUME,     SIM_PROVIDER_VOLUME_ENSURE,
+        SIM_PROVIDER_VOLUME_REMOVE,
+    };
+    struct sim_rng rng = stream_of(seed, "hot call");
+
+    s->hot_call = -1;
+    if (!sim_percent(&rng, 35))
+        return;
+    s->hot_call = (int)calls[sim_below(&rng, sizeof(calls) / sizeof(calls[0]))];
+    s->hot_ppm = sim_between(&rng, 80000, 400000);
+}
+
 /* Proportions as in production: heartbeat 5 s, lease 15 s, renewal 2.5 s, take-over 30 s. */
 static void draw_settings(struct sim_scenario *s, struct sim_rng *rng)
 {
@@ -125,5 +144,6 @@ void sim_scenario_draw(struct sim_scenario *s, uint64_t seed)
     draw_settings(s, &rng);
     draw_faults(s, seed);
     draw_crash_points(s, seed);
+    draw_hot_call(s, seed);
     s->quiet_bound_ms = SIM_QUIET_BOUND_MS(s);
 }

@@ -110,6 +110,10 @@ static enum sim_arrival strike_generic(struct sim_io *io, struct sk_error *err)
 {
     struct sim_world *w = io->inc->w;
 
+    if ((int)io->kind == w->scenario.hot_call && w->faults_on && sim_chance(&w->faults, w->scenario.hot_ppm)) {
+        io->reply_lost = true;
+        return SIM_ARRIVED;
+    }
     switch (services[io->kind]) {
     case SIM_STORE:
         if (sim_strike(w, SIM_FAULT_STORE_ERROR)) {

@@ -91,6 +91,8 @@ struct sim_scenario {
     int64_t fault[SIM_FAULT_COUNT]; /* intensity; 0 = off in this run */
     struct sim_crash_point crash_points[SIM_CRASH_POINTS_MAX];
     int crash_point_count;
+    int hot_call; /* enum sim_call whose replies get lost often in this run; -1 = none */
+    int64_t hot_ppm;
     bool has_volumes;
     bool bad_images;
 };

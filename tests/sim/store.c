@@ -478,18 +478,19 @@ static int seam_timeline_list(void *self, struct sk_call *call, const char *sand
         sim_done(&io, -1, "failed");
         return -1;
     }
-    for (size_t i = inc->w->store->timeline_count; i-- > 0 && n < room;) {
+    /* Newest first, by epoch: events of an older operation may reach the timeline later. */
+    for (size_t i = 0; i < inc->w->store->timeline_count; i++) {
         const struct sk_timeline_entry *e = &inc->w->store->timeline[i];
-        int at = n;
+        int at = n < room ? n++ : room;
 
-        if (strcmp(e->sandbox_id, sandbox_id) != 0)
+        if (strcmp(e->sandbox_id, sandbox_id) != 0 || (at == room && (room == 0 || out[room - 1].epoch >= e->epoch))) {
+            n -= at < room;
             continue;
-        while (at > 0 && out[at - 1].epoch < e->epoch) {
-            out[at] = out[at - 1];
-            at--;
         }
+        at = at == room ? room - 1 : at;
+        for (; at > 0 && out[at - 1].epoch < e->epoch; at--)
+            out[at] = out[at - 1];
         out[at] = *e;
-        n++;
     }
     *count = n;
     sim_done(&io, n, "= %d", n);

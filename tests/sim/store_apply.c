@@ -253,7 +253,8 @@ static void merge(struct sk_instance *to, const struct sk_instance *before, cons
 static bool matches(const struct sk_instance *doc, const struct sk_instance *before)
 {
     return strcmp(doc->oid, before->oid) == 0 && doc->status == before->status && doc->epoch == before->epoch &&
-           doc->sequence == before->sequence && doc->has_operation == before->has_operation &&
+           (doc->sequence == before->sequence || lc_mutation == LC_MUTATION_CAS_WITHOUT_SEQUENCE) &&
+           doc->has_operation == before->has_operation &&
            (!doc->has_operation || strcmp(doc->operation.id, before->operation.id) == 0);
 }
 

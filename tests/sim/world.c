@@ -419,7 +419,8 @@ static bool partition(struct sim_world *w)
     inc->cut_until_us = inc->lease_cut_until_us = inc->sluggish_until_us = until;
     for (int n = 0; sim_monitor_held(w, inc, n, name); n++)
         sim_lease_lose(w, name);
-    sim_workload_burst(w, sandbox_id);
+    if (sim_percent(&w->faults, 65))
+        sim_workload_burst(w, sandbox_id);
     return true;
 }
 
