@@ -203,10 +203,11 @@ struct lc_run {
     struct sk_event events[3];
     struct sk_lease source, lifecycle;
     bool unlocked; /* a delete that goes on without the lease of the operation it overtook */
+    bool resumed;  /* the claim continues an operation that was claimed before */
     bool claimed;  /* record.operation is this job's */
     struct lc_beat beat;
-    int64_t step_us; /* when the current step began */
-    int64_t claimed_us; /* when the write of its claim began; 0 = nothing was claimed */
+    int64_t step_us;     /* when the current step began */
+    int64_t claimed_us;  /* when the write of its claim began; 0 = nothing was claimed */
     int64_t epoch_floor; /* the next claim must be above: a provider object carries it */
     bool in_doubt;       /* the last write may still arrive: only a new claim fences it */
     bool insert_refused; /* the store said that the identity or the id is taken */
@@ -262,13 +263,18 @@ struct lc_replica {
     atomic_int finishing;
     struct sk_gate *finish_gate;
 
-    pthread_mutex_t relay_lock; /* hints, relay_* */
+    pthread_mutex_t relay_lock; /* hints, relay_*, published, pulling, pull_* */
     struct sk_list hints;
     int hint_count;
-    bool relay_scan, relay_hurry;
+    bool relay_scan;
+    bool relay_awake;              /* the thread looks at the hints again before it waits: no need to ring */
     struct sk_map relay_by_record; /* sandboxes whose events go through the scan until it saw them all */
     atomic_int relay_pending;      /* hints and published events not pulled yet */
     struct sk_gate *relay_gate;
+    struct sk_list published, pulling; /* of lc_hint: confirmed by the stream; in the writes that run now */
+    int published_count;
+    int64_t pull_us;
+    bool pull_hurry, pull_failed;
 
     pthread_mutex_t beats_lock;
     struct sk_list beats;
@@ -328,7 +334,7 @@ void lc_held_free(struct lc_held *held); /* the delivery must be gone already */
 /* ---- worker.c
  * ---------------------------------------------------------------------------------------------------------------- */
 void lc_jobs_push(struct lc_replica *replica, struct lc_job *job);
-void lc_jobs_stop(struct lc_replica *replica); /* wakes every worker */
+void lc_jobs_stop(struct lc_replica *replica);     /* wakes every worker */
 bool lc_held_answered(const struct lc_held *held); /* it has an answer of its own */
 /* The first member without an answer of its own becomes run->head and run->command. False: there is none. */
 SK_MUST_USE bool lc_pick_head(struct lc_run *run);
@@ -454,12 +460,31 @@ bool lc_beats_running(struct lc_replica *replica, const char *sandbox_id, struct
 /* A record was read that is of a later epoch than the operation that runs here: calls that one back. */
 void lc_beats_overtaken(struct lc_replica *replica, const struct sk_instance *record);
 
-/* ---- relay.c, finisher.c, publish.c
+/* An event between its commit and its way out of the record. */
+struct lc_hint {
+    struct sk_list link;
+    struct sk_event event;
+};
+
+/* ---- relay.c, puller.c, finisher.c, publish.c
  * ------------------------------------------------------------------------------------------ */
 void lc_relay_hint(struct lc_replica *replica, const struct sk_event *events, int count, bool pending_before);
 void lc_relay_free_hints(struct sk_list *hints);
 /* Waits until nothing is left in the record's outbox. -1: outage (run->err), called back or deadline. */
 SK_MUST_USE int lc_relay_flush(struct lc_run *run);
+/* Scratch of the thread that pulls. */
+struct lc_puller {
+    int capacity;
+    struct sk_event *events;
+    char (*sandbox_ids)[SK_SANDBOX_ID_SIZE];
+    char (*event_ids)[SK_ULID_SIZE];
+};
+bool lc_puller_init(struct lc_puller *puller, struct lc_replica *replica);
+void lc_puller_fini(struct lc_puller *puller);
+/* A confirmed event; `counted` = it is in relay_pending already. */
+void lc_pull_later(struct lc_replica *replica, const struct sk_event *event, bool counted);
+int64_t lc_pull_in_ms(struct lc_replica *replica); /* until the next pull; 0 = now, -1 = nothing to pull */
+void lc_pull(struct lc_puller *puller, struct lc_replica *replica);
 void lc_finisher_push(struct lc_replica *replica, struct lc_held *held);
 
 #define LC_MESSAGE_HEADERS 10

@@ -30,7 +30,8 @@
 #define PING_MS          3000
 #define CONNECT_MS       200 /* the bus connects in its own thread: it gets a moment before it counts as away */
 #define RPC_STOP_MS      2000
-#define JOIN_MS          5000
+#define END_MS           5000 /* of the drain time at most: publishing, answering and ending the threads */
+#define JOIN_MIN_MS      100
 #define EXIT_UNREACHABLE 69
 #define STACK_BYTES      (256 * 1024) /* deepest path measured below 100 KiB */
 #define WORKER_STACK     (512 * 1024)
@@ -142,12 +143,8 @@ static int start_mains(void)
     static const struct {
         void *(*run)(void *);
         const char *name;
-    } mains[] = {{run_heartbeat, "lc-heartbeat"},
-                 {run_lease, "lc-lease"},
-                 {run_relay, "lc-relay"},
-                 {run_finisher, "lc-finisher"},
-                 {run_sweep, "lc-sweep"},
-                 {run_poller, "lc-poller"}};
+    } mains[] = {{run_heartbeat, "lc-heartbeat"}, {run_lease, "lc-lease"}, {run_relay, "lc-relay"},
+                 {run_finisher, "lc-finisher"},   {run_sweep, "lc-sweep"}, {run_poller, "lc-poller"}};
 
     for (size_t i = 0; i < sizeof(mains) / sizeof(mains[0]); i++) {
         if (start_thread(&s.mains[s.main_count], STACK_BYTES, mains[i].run, s.replica, mains[i].name) != 0)
@@ -267,7 +264,7 @@ static void hint_all(void *arg)
     lc_dispatch_hint(s.replica, NULL);
 }
 
-/* "<prefix>.evt.<sandboxId>.lifecycle.<what>": somebody may wait for this. */
+/* "<prefix>.evt.<sandboxId>.lifecycle.<end>": somebody may wait for this. */
 static void on_event(void *arg, const char *subject, const char *reply, const char *body, size_t len)
 {
     const char *id = subject + strlen(values.subject_prefix) + strlen(".evt.");
@@ -302,6 +299,8 @@ static char *answer_request(void *arg, const char *method, const char *body, siz
 
 static int subscribe(struct sk_error *err)
 {
+    /* What ends an operation. Claims and phases wake nobody: each would cost every replica a message. */
+    static const char *const ends[] = {"completed", "failed", "blocked", "deleted"};
     static char commands[SK_SUBJECT_SIZE];
     /* Exactly the filters of consumers that exist: a command of a service that is not there yet must be answered, too,
      * and would wait for a day. A new consumer adds its filter here, one release before it is started. */
@@ -312,10 +311,13 @@ static int subscribe(struct sk_error *err)
         .service = "lifecycle", .workers = s.rpc_workers, .handler = answer_request};
 
     snprintf(commands, sizeof(commands), SK_SUBJECT_FILTER_LIFECYCLE_FMT, prefix);
-    snprintf(events, sizeof(events), "%s.evt.*.lifecycle.*", prefix);
+    for (int i = 0; i < 4; i++) {
+        snprintf(events, sizeof(events), "%s.evt.*.lifecycle.%s", prefix, ends[i]);
+        if (sk_bus_nats_subscribe(s.nats, events, NULL, on_event, NULL, err) != 0)
+            return -1;
+    }
     snprintf(wake, sizeof(wake), SK_SUBJECT_WAKE_FMT, prefix);
-    if (sk_bus_nats_subscribe(s.nats, events, NULL, on_event, NULL, err) != 0 ||
-        sk_bus_nats_subscribe(s.nats, wake, NULL, on_wake, NULL, err) != 0 ||
+    if (sk_bus_nats_subscribe(s.nats, wake, NULL, on_wake, NULL, err) != 0 ||
         sk_bus_service_start(s.nats, &service, &s.rpc, err) != 0 ||
         sk_bus_nats_strays(s.nats, known, 1, STRAY_SWEEP_MS, on_delivery, NULL, err) != 0)
         return -1;
@@ -464,6 +466,18 @@ static void *run_keeper(void *arg)
     return NULL;
 }
 
+/* A signal that comes before there is a loop to take it must not kill: it waits, then ends the service in order. */
+static void hold_signals(bool hold)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
 /* ---- the end
  * ----------------------------------------------------------------------------------------------------------------------
  */
@@ -484,25 +498,25 @@ static void finish_loop(void *arg)
     sk_admin_stop(s.admin, admin_gone, NULL);
 }
 
-/* False: a thread hangs in a call that does not come back. */
-static bool join(pthread_t thread)
+/* False: a thread hangs in a call that does not come back. All of them share what is left of the drain time: dozens
+ * that hang must not get their patience one after the other. */
+static bool join(pthread_t thread, const struct timespec *until)
 {
-    struct timespec until;
-
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += JOIN_MS / 1000;
-    return pthread_timedjoin_np(thread, NULL, &until) == 0;
+    return pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, until) == 0;
 }
 
-static void end_threads(void)
+static void end_threads(int64_t end_us)
 {
+    int64_t least_us = sk_mono_us(&sk_sched_system) + JOIN_MIN_MS * 1000;
+    int64_t until_us = end_us > least_us ? end_us : least_us;
+    struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
     bool hung = false;
 
     lc_replica_stop(s.replica);
     for (int i = 0; i < s.worker_count; i++)
-        hung = !join(s.workers[i]) || hung;
+        hung = !join(s.workers[i], &until) || hung;
     for (int i = 0; i < s.main_count; i++)
-        hung = !join(s.mains[i]) || hung;
+        hung = !join(s.mains[i], &until) || hung;
     if (hung) {
         /* Everything that could be handed over was; memory that a hung thread may still use cannot be freed. */
         SK_LOG_ERROR("ending with a thread that does not come back");
@@ -513,13 +527,16 @@ static void end_threads(void)
 /* Blocks, so it has a thread: stop the pull, hand over, flush, end. */
 static void *run_drainer(void *arg)
 {
-    int64_t end_us = sk_mono_us(&sk_sched_system) + values.drain_seconds * 1000000;
+    int64_t drain_us = values.drain_seconds * 1000000;
+    int64_t end_us = sk_mono_us(&sk_sched_system) + drain_us;
+    int64_t hand_over_us = end_us - (drain_us / 5 < END_MS * 1000 ? drain_us / 5 : END_MS * 1000);
 
     (void)arg;
     if (s.serving) {
         sk_bus_nats_pull_stop(s.nats);
         lc_replica_drain(s.replica);
-        while (sk_mono_us(&sk_sched_system) < end_us && (atomic_load(&s.transit) > 0 || !lc_replica_drained(s.replica)))
+        while (sk_mono_us(&sk_sched_system) < hand_over_us &&
+               (atomic_load(&s.transit) > 0 || !lc_replica_drained(s.replica)))
             sk_sleep_ms(&sk_sched_system, 5);
         if (!lc_replica_drained(s.replica))
             SK_LOG_WARN("drain time is over", SK_FI("seconds", values.drain_seconds));
@@ -528,7 +545,7 @@ static void *run_drainer(void *arg)
         if (s.rpc != NULL && sk_bus_service_stop(s.rpc, RPC_STOP_MS) != 0)
             SK_LOG_WARN("requests were left without an answer");
     }
-    end_threads();
+    end_threads(end_us);
     (void)!sk_loop_post(s.loop, finish_loop, NULL);
     return NULL;
 }
@@ -758,6 +775,8 @@ int main(int argc, char **argv)
     status = sk_service_cli(&cli, argc, argv);
     if (status >= 0)
         return status;
+    if (!setup_only)
+        hold_signals(true);
     /* Dozens of mostly sleeping threads: one heap each would cost more than the service itself. */
     mallopt(M_ARENA_MAX, 2);
     sk_log_init("sk-lifecycle", (enum sk_log_level)values.log_level);
@@ -770,6 +789,7 @@ int main(int argc, char **argv)
         SK_LOG_ERROR("cannot start", SK_FE(&err));
         s.status = err.code == SK_ERR_INVALID_REQUEST ? 2 : 1;
     } else {
+        hold_signals(false);
         sk_loop_run(s.loop);
     }
     close_all();

@@ -323,11 +323,20 @@ static void poll_batch(struct lc_replica *r, struct sk_list *views, int count)
     lc_dispatch_view(r, views);
 }
 
+/* Also pulls what the relay published: both are calls to the store that nobody waits for on a thread of his own. */
 void lc_poller_main(struct lc_replica *r)
 {
+    struct lc_puller puller;
+
+    if (!lc_puller_init(&puller, r)) {
+        SK_LOG_ERROR("no memory for the poller");
+        lc_puller_fini(&puller);
+        return;
+    }
     while (!lc_stopping(r)) {
         uint64_t ticket = sk_gate_ticket(r->sched, r->poll_gate);
         struct sk_list views, *item = NULL;
+        int64_t wait_ms;
         int count = 0;
 
         sk_list_init(&views);
@@ -339,9 +348,13 @@ void lc_poller_main(struct lc_replica *r)
         pthread_mutex_unlock(&r->poll_lock);
         if (count > 0)
             poll_batch(r, &views, count);
-        else if (!lc_stopping(r))
-            sk_gate_wait(r->sched, r->poll_gate, ticket, -1);
+        wait_ms = lc_pull_in_ms(r);
+        if (wait_ms == 0)
+            lc_pull(&puller, r);
+        else if (count == 0 && !lc_stopping(r))
+            sk_gate_wait(r->sched, r->poll_gate, ticket, wait_ms);
     }
+    lc_puller_fini(&puller);
 }
 
 /* ---- time

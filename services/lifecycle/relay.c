@@ -3,7 +3,7 @@
  * The outbox relay: every lifecycle event is in its record first, then published until the stream confirmed it, then
  * written to the timeline, then pulled from the record (design/architecture.md §3). Events that this replica just
  * committed come as hints and are published at once; a scan of the sparse outbox index finds what hints and crashes
- * left behind. Publishing is immediate, the two writes behind it are collected for one window. */
+ * left behind. The two writes behind the publishing are puller.c's. */
 #include "services/lifecycle/internal.h"
 
 #include <stdlib.h>
@@ -12,19 +12,15 @@
 #define FLUSH_POLL_MS     4
 #define FLUSH_POLL_MAX_MS 100
 #define FLUSH_SCAN_AFTER  3 /* looks before the scan is asked for */
-#define OUTAGE_PAUSE_MS   250
-
-struct hint {
-    struct sk_list link;
-    struct sk_event event;
-};
+#define FULL_POLL_MS      20
+#define COLLECT_MS        2 /* of the 20 ms that an event may take to its subscriber */
 
 void lc_relay_free_hints(struct sk_list *hints)
 {
     struct sk_list *item;
 
     while ((item = sk_list_pop_front(hints)) != NULL)
-        free(SK_LIST_ENTRY(struct hint, item, link));
+        free(SK_LIST_ENTRY(struct lc_hint, item, link));
 }
 
 /* From now on, and until a scan saw them all published, the events of this sandbox go through the scan, in the order of
@@ -39,11 +35,15 @@ static void by_record(struct lc_replica *r, const char *sandbox_id)
 
 void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int count, bool pending_before)
 {
+    bool awake;
+
     pthread_mutex_lock(&r->relay_lock);
+    awake = r->relay_awake;
+    r->relay_awake = true;
     if (pending_before)
         by_record(r, events[0].sandbox_id);
     for (int i = 0; i < count; i++) {
-        struct hint *hint = r->hint_count < LC_HINTS_MAX ? malloc(sizeof(*hint)) : NULL;
+        struct lc_hint *hint = r->hint_count < LC_HINTS_MAX ? malloc(sizeof(*hint)) : NULL;
 
         if (hint == NULL) {
             by_record(r, events[i].sandbox_id);
@@ -55,7 +55,8 @@ void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int coun
         atomic_fetch_add(&r->relay_pending, 1);
     }
     pthread_mutex_unlock(&r->relay_lock);
-    sk_gate_notify(r->sched, r->relay_gate);
+    if (!awake)
+        sk_gate_notify(r->sched, r->relay_gate);
 }
 
 /* ---- the thread
@@ -68,14 +69,10 @@ struct relay {
     struct lc_event_message *built;
     struct sk_message *messages;
     bool *acked;
-    struct sk_event *published; /* confirmed, not pulled yet */
-    int published_count;
-    int published_hints; /* how many of them count in relay_pending */
-    int64_t pull_us, scan_us;
+    int64_t scan_us;
+    bool full;          /* too much waits to be pulled */
     struct sk_map seen; /* ids the last scan left alone: somebody may be at it */
     struct sk_map seen_now;
-    char (*sandbox_ids)[SK_SANDBOX_ID_SIZE];
-    char (*event_ids)[SK_ULID_SIZE];
     bool scan_all, more;
 };
 
@@ -91,13 +88,9 @@ static bool relay_init(struct relay *relay, struct lc_replica *r)
     relay->built = calloc(n, sizeof(*relay->built));
     relay->messages = calloc(n, sizeof(*relay->messages));
     relay->acked = calloc(n, sizeof(*relay->acked));
-    relay->published = calloc(2 * n, sizeof(*relay->published));
-    relay->sandbox_ids = calloc(2 * n, sizeof(*relay->sandbox_ids));
-    relay->event_ids = calloc(2 * n, sizeof(*relay->event_ids));
     sk_map_init(&relay->seen, LC_HINTS_MAX, 1);
     sk_map_init(&relay->seen_now, LC_HINTS_MAX, 1);
-    return relay->events != NULL && relay->built != NULL && relay->messages != NULL && relay->acked != NULL &&
-           relay->published != NULL && relay->sandbox_ids != NULL && relay->event_ids != NULL;
+    return relay->events != NULL && relay->built != NULL && relay->messages != NULL && relay->acked != NULL;
 }
 
 static void relay_fini(struct relay *relay)
@@ -106,20 +99,23 @@ static void relay_fini(struct relay *relay)
     free(relay->built);
     free(relay->messages);
     free(relay->acked);
-    free(relay->published);
-    free(relay->sandbox_ids);
-    free(relay->event_ids);
     sk_map_fini(&relay->seen);
     sk_map_fini(&relay->seen_now);
 }
 
-static bool already_published(const struct relay *relay, const char *event_id)
+static bool listed(struct sk_list *list, const char *event_id)
 {
-    for (int i = 0; i < relay->published_count; i++) {
-        if (strcmp(relay->published[i].id, event_id) == 0)
+    SK_LIST_FOREACH (struct lc_hint, hint, list, link) {
+        if (strcmp(hint->event.id, event_id) == 0)
             return true;
     }
     return false;
+}
+
+/* Confirmed by the stream, and on its way out of its record. Under relay_lock. */
+static bool already_published(struct lc_replica *r, const char *event_id)
+{
+    return listed(&r->published, event_id) || listed(&r->pulling, event_id);
 }
 
 /* Hints into relay->events. Those of sandboxes that go by their record are dropped: the scan has them. */
@@ -132,11 +128,10 @@ static void take_hints(struct relay *relay)
     relay->count = 0;
     pthread_mutex_lock(&r->relay_lock);
     while (relay->count < relay->capacity && (item = sk_list_pop_front(&r->hints)) != NULL) {
-        struct hint *hint = SK_LIST_ENTRY(struct hint, item, link);
+        struct lc_hint *hint = SK_LIST_ENTRY(struct lc_hint, item, link);
 
         r->hint_count--;
-        if (sk_map_get(&r->relay_by_record, hint->event.sandbox_id) == NULL &&
-            !already_published(relay, hint->event.id))
+        if (sk_map_get(&r->relay_by_record, hint->event.sandbox_id) == NULL && !already_published(r, hint->event.id))
             relay->events[relay->count++] = hint->event;
         else
             dropped++;
@@ -183,11 +178,8 @@ static int publish(struct relay *relay, bool hints)
     for (int i = 0; i < built; i++) {
         lc_message_fini(&relay->built[i]);
         if (relay->acked[i]) {
-            if (relay->published_count == 0)
-                relay->pull_us = sk_mono_us(r->sched) + r->settings.relay_window_ms * 1000;
-            relay->published[relay->published_count++] = relay->events[i];
-            relay->published_hints += hints;
             lc_count(r, LC_COUNT_EVENTS_PUBLISHED, 1);
+            lc_pull_later(r, &relay->events[i], hints);
             continue;
         }
         lost++;
@@ -198,55 +190,19 @@ static int publish(struct relay *relay, bool hints)
     return lost;
 }
 
-/* Timeline, then pull. What fails stays in relay->published and in the record, and is tried again. */
-static bool pull(struct relay *relay)
-{
-    struct lc_replica *r = relay->replica;
-    const struct sk_store *store = r->seams.store;
-    struct sk_error err = {.code = SK_OK};
-    int sandboxes = 0;
-
-    if (relay->published_count == 0)
-        return true;
-    if (SK_FAULT(OUTBOX_PUBLISHED, NULL))
-        return false;
-    if (store->ops->timeline_apply(store->self, relay->published, relay->published_count, &err) != 0)
-        goto failed;
-    if (SK_FAULT(TIMELINE_WRITTEN, NULL))
-        return false;
-    for (int i = 0; i < relay->published_count; i++) {
-        int k = sandboxes - 1;
-
-        memcpy(relay->event_ids[i], relay->published[i].id, sizeof(relay->event_ids[i]));
-        while (k >= 0 && strcmp(relay->sandbox_ids[k], relay->published[i].sandbox_id) != 0)
-            k--;
-        if (k < 0)
-            memcpy(relay->sandbox_ids[sandboxes++], relay->published[i].sandbox_id, SK_SANDBOX_ID_SIZE);
-    }
-    if (store->ops->outbox_pull(store->self, (const char(*)[SK_SANDBOX_ID_SIZE])relay->sandbox_ids, sandboxes,
-                                (const char(*)[SK_ULID_SIZE])relay->event_ids, relay->published_count, &err) != 0)
-        goto failed;
-    lc_note_store(r, true);
-    atomic_fetch_sub(&r->relay_pending, relay->published_hints);
-    relay->published_count = relay->published_hints = 0;
-    return true;
-failed:
-    lc_note_store(r, false);
-    relay->pull_us = sk_mono_us(r->sched) + OUTAGE_PAUSE_MS * 1000;
-    return false;
-}
-
 /* A mutation: what must never happen. */
 static void clear_early(struct relay *relay)
 {
     const struct sk_store *store = relay->replica->seams.store;
 
     for (int i = 0; i < relay->count; i++) {
-        memcpy(relay->event_ids[i], relay->events[i].id, sizeof(relay->event_ids[i]));
-        memcpy(relay->sandbox_ids[i], relay->events[i].sandbox_id, SK_SANDBOX_ID_SIZE);
+        char sandbox_id[1][SK_SANDBOX_ID_SIZE], event_id[1][SK_ULID_SIZE];
+
+        memcpy(sandbox_id[0], relay->events[i].sandbox_id, sizeof(sandbox_id[0]));
+        memcpy(event_id[0], relay->events[i].id, sizeof(event_id[0]));
+        (void)store->ops->outbox_pull(store->self, (const char(*)[SK_SANDBOX_ID_SIZE])sandbox_id, 1,
+                                      (const char(*)[SK_ULID_SIZE])event_id, 1, NULL);
     }
-    (void)store->ops->outbox_pull(store->self, (const char(*)[SK_SANDBOX_ID_SIZE])relay->sandbox_ids, relay->count,
-                                  (const char(*)[SK_ULID_SIZE])relay->event_ids, relay->count, NULL);
 }
 
 /* ---- the scan
@@ -256,7 +212,7 @@ static bool collect(void *arg, const struct sk_instance *record, const struct sk
     static char mark;
     struct relay *relay = arg;
     struct lc_replica *r = relay->replica;
-    bool wanted;
+    bool wanted, known;
 
     if (record->malformed)
         return true; /* left alone: what it holds may not even have a subject to be published to */
@@ -264,7 +220,10 @@ static bool collect(void *arg, const struct sk_instance *record, const struct sk
     wanted = relay->scan_all || sk_map_get(&r->relay_by_record, record->sandbox_id) != NULL;
     pthread_mutex_unlock(&r->relay_lock);
     for (int i = 0; i < count; i++) {
-        if (already_published(relay, events[i].id))
+        pthread_mutex_lock(&r->relay_lock);
+        known = already_published(r, events[i].id);
+        pthread_mutex_unlock(&r->relay_lock);
+        if (known)
             continue;
         /* Seen for the first time: most likely its own replica is just about to publish it. */
         if (!wanted && sk_map_get(&relay->seen, events[i].id) == NULL &&
@@ -319,14 +278,28 @@ static void scan(struct relay *relay)
 static void wait_for_work(struct relay *relay, uint64_t ticket)
 {
     struct lc_replica *r = relay->replica;
-    int64_t now_us = sk_mono_us(r->sched), until_us = relay->scan_us, ms;
+    int64_t ms = (relay->scan_us - sk_mono_us(r->sched) + 999) / 1000, collect_ms;
+    bool idle;
 
-    /* Full: nothing is published or scanned before the next pull. */
-    if (relay->published_count > relay->capacity || (relay->published_count > 0 && relay->pull_us < until_us))
-        until_us = relay->pull_us;
-    ms = (until_us - now_us + 999) / 1000;
-    if (ms > 0 && !lc_stopping(r))
-        sk_gate_wait(r->sched, r->relay_gate, ticket, ms);
+    /* The pull is behind: it rings when there is room again. */
+    if (relay->full)
+        ms = FULL_POLL_MS;
+    if (ms <= 0 || lc_stopping(r))
+        return;
+    pthread_mutex_lock(&r->relay_lock);
+    idle = relay->full || (r->hint_count == 0 && !r->relay_scan);
+    r->relay_awake = !idle;
+    pthread_mutex_unlock(&r->relay_lock);
+    if (!idle)
+        return;
+    sk_gate_wait(r->sched, r->relay_gate, ticket, ms);
+    /* An operation makes several events within milliseconds: one message each, one round for all of them. */
+    pthread_mutex_lock(&r->relay_lock);
+    collect_ms = r->hint_count > 0 && !r->pull_hurry ? COLLECT_MS : 0;
+    r->relay_awake = true;
+    pthread_mutex_unlock(&r->relay_lock);
+    if (collect_ms > 0 && !lc_stopping(r))
+        sk_sleep_ms(r->sched, collect_ms);
 }
 
 void lc_relay_main(struct lc_replica *r)
@@ -340,18 +313,17 @@ void lc_relay_main(struct lc_replica *r)
     }
     while (!lc_stopping(r)) {
         uint64_t ticket = sk_gate_ticket(r->sched, r->relay_gate);
-        bool hurry, scan_now;
         int64_t now_us;
+        bool scan_now;
 
         pthread_mutex_lock(&r->relay_lock);
-        hurry = r->relay_hurry;
         scan_now = r->relay_scan;
-        r->relay_hurry = r->relay_scan = false;
+        r->relay_scan = false;
+        relay.full = r->published_count > 2 * relay.capacity;
         pthread_mutex_unlock(&r->relay_lock);
 
         relay.more = false;
-        /* Twice the capacity fits: the queue of the unpulled never stops the publishing for a single failed pull. */
-        if (relay.published_count <= relay.capacity) {
+        if (!relay.full) {
             take_hints(&relay);
             if (LC_MUTATE(CLEAR_OUTBOX_EARLY) && relay.count > 0)
                 clear_early(&relay);
@@ -359,15 +331,10 @@ void lc_relay_main(struct lc_replica *r)
                 (void)publish(&relay, true);
         }
         now_us = sk_mono_us(r->sched);
-        if (relay.published_count > 0 &&
-            (hurry || lc_draining(r) || now_us >= relay.pull_us || relay.published_count >= relay.capacity))
-            (void)pull(&relay);
-        if ((scan_now || now_us >= relay.scan_us) && relay.published_count <= relay.capacity) {
+        if ((scan_now || now_us >= relay.scan_us) && !relay.full) {
             relay.scan_us = now_us + r->settings.relay_poll_ms * 1000;
             relay.scan_all = scan_now;
             scan(&relay);
-            if (scan_now)
-                (void)pull(&relay);
         }
         if (!relay.more)
             wait_for_work(&relay, ticket);
@@ -381,14 +348,18 @@ int lc_relay_flush(struct lc_run *run)
 {
     struct lc_replica *r = run->replica;
     int64_t end_us = sk_mono_us(r->sched) + r->settings.publish_timeout_ms * 1000;
+    bool scan_now;
 
     for (int looks = 0;; looks++) {
         pthread_mutex_lock(&r->relay_lock);
-        r->relay_hurry = true;
+        r->pull_hurry = true;
         if (looks >= FLUSH_SCAN_AFTER)
             r->relay_scan = true;
+        scan_now = r->relay_scan;
         pthread_mutex_unlock(&r->relay_lock);
-        sk_gate_notify(r->sched, r->relay_gate);
+        if (scan_now)
+            sk_gate_notify(r->sched, r->relay_gate);
+        sk_gate_notify(r->sched, r->poll_gate);
         if (!lc_pause(run, lc_backoff_ms(r->sched, FLUSH_POLL_MS, FLUSH_POLL_MAX_MS, looks)))
             return lc_engine_guard(run) != 0 ? -1 : sk_fail(&run->err, SK_ERR_CANCELLED, "the job was called back");
         run->before = run->record;

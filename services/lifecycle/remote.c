@@ -297,7 +297,9 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
 
     if (run->provider == NULL)
         return no_provider(run);
-    if (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0)
+    /* A first claim has nothing to adopt: what else there may be is found, and removed, right after the create. */
+    run->remote_count = 0;
+    if (run->resumed && (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0))
         return -1;
     best = choose(run);
     if (best != NULL) {
