@@ -631,6 +631,8 @@ void sk_instance_decode(const bson_t *doc, struct sk_instance *out)
         } else if (!is_null(&iter)) {
             /* An absent required field is found by the invariant below, a null one alike. */
             decode_field(out, &iter, key);
+        } else if (strcmp(key, "outbox") == 0) {
+            malformed(out, "outbox is null"); /* no event could be appended to it */
         }
     }
     if (iter.err_off != 0)

@@ -148,7 +148,8 @@ static int read_records(struct ctl *ctl, struct look *look)
     int status = 0;
 
     for (int page = 0; page < PAGES_MAX; page++) {
-        json_t *data = NULL, *request = json_pack("{s:i, s:s}", "limit", RECORD_PAGE, "sort", "-createdAt"), *item;
+        /* By id: a record whose times are broken stands in no order of times. */
+        json_t *data = NULL, *request = json_pack("{s:i, s:s}", "limit", RECORD_PAGE, "sort", "sandboxId"), *item;
         struct sk_check_record *grown;
         const json_t *items;
         size_t i;

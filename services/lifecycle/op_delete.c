@@ -102,6 +102,9 @@ enum lc_outcome lc_run_delete(struct lc_run *run, const struct lc_claim *claim)
         }
         if (lc_engine_phase(run, "providerDeleted") != 0)
             return lc_operation_failed(run);
+    } else if (!lc_engine_reached(run, "volumeDeleted") && lc_remote_remove(run) != 0) {
+        /* Resumed here: a create that was given up may have come through since, and what it made holds the volume. */
+        return lc_operation_failed(run);
     }
     if (!lc_engine_reached(run, "volumeDeleted")) {
         if (remove_volume(run) != 0 || lc_engine_phase(run, "volumeDeleted") != 0)

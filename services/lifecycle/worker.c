@@ -202,7 +202,7 @@ void lc_set_busy(struct lc_run *run)
     const struct sk_instance *record = &run->record;
 
     memset(&run->busy, 0, sizeof(run->busy));
-    if (!run->found)
+    if (!run->found || record->malformed) /* what a broken document says of its operation is nothing to pass on */
         return;
     run->busy.status = record->status;
     if (!record->has_operation)

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What reality did to a running stack and nobody had planned for: commands of services that are not there, records that
 somebody broke or wrote with a wrong clock, limits that are reached."""
+import os
+import signal
+import time
+
 import bson
 import pytest
 from live import Site, ago, eventually, fastgpt_operation, fastgpt_record, new_box, now
@@ -52,6 +56,24 @@ def test_broken_outboxes_hide_no_event(site):
     finally:
         site.instances.delete_many({"_id": {"$in": [item["_id"] for item in broken]}})
     site.bus.run("delete", box)
+
+
+def test_a_frozen_store_does_not_stretch_the_drain_time(site):
+    replica = site.start("frozen", SANDKEEP_DRAIN_SECONDS="4").ready()
+    mongo = site.pid("mongo")
+    boxes = [new_box(f"frozen{index}") for index in range(6)]
+    commands = [site.bus.send("ensure", box, deadline_ms=60000) for box in boxes]
+    os.kill(mongo, signal.SIGSTOP)
+    try:
+        begun = time.monotonic()
+        assert replica.terminate(20) == 0
+        took = time.monotonic() - begun
+    finally:
+        os.kill(mongo, signal.SIGCONT)
+    assert took < 4 + 3 + 1, f"{took:.1f} s"  # the drain time, one ping of the store that is under way, and the rest
+    for command in commands:
+        command.ok(60)
+    site.delete_all(boxes)
 
 
 @pytest.fixture(scope="module")
