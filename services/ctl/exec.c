@@ -278,22 +278,31 @@ static int download_to(struct ctl *ctl, struct ctl_provider *provider, const str
     return CTL_OK;
 }
 
-/* Written beside and renamed: a broken download never replaces a good file. */
-static int download(struct ctl *ctl, struct ctl_provider *provider, const struct sk_execd *execd, const char *remote,
-                    const char *local)
+/* A device or a pipe is written to as it is: renaming a file onto /dev/null would be remembered for long. */
+static int download_into(struct ctl *ctl, struct ctl_provider *provider, const struct sk_execd *execd,
+                         const char *remote, const char *path)
 {
-    char path[SK_EXECD_PATH_MAX], part[SK_EXECD_PATH_MAX + 16];
-    struct stat info;
+    int fd = open(path, O_WRONLY | O_CLOEXEC), status;
+
+    if (fd < 0) {
+        ctl_complain("%s: %s", path, strerror(errno));
+        return CTL_FAILED;
+    }
+    status = download_to(ctl, provider, execd, remote, fd);
+    if (close(fd) != 0 && status == CTL_OK) {
+        ctl_complain("%s: %s", path, strerror(errno));
+        status = CTL_FAILED;
+    }
+    return status;
+}
+
+/* Written beside and renamed: a broken download never replaces a good file. */
+static int download_file(struct ctl *ctl, struct ctl_provider *provider, const struct sk_execd *execd,
+                         const char *remote, const char *path, mode_t mode)
+{
+    char part[SK_EXECD_PATH_MAX + 16];
     int fd, status;
 
-    if (strcmp(local, "-") == 0)
-        return download_to(ctl, provider, execd, remote, STDOUT_FILENO);
-    if ((size_t)snprintf(path, sizeof(path), "%s%s%s", local,
-                         stat(local, &info) == 0 && S_ISDIR(info.st_mode) ? "/" : "",
-                         stat(local, &info) == 0 && S_ISDIR(info.st_mode) ? base_name(remote) : "") >= sizeof(path)) {
-        ctl_complain("the path is too long");
-        return CTL_USAGE;
-    }
     snprintf(part, sizeof(part), "%s.XXXXXX", path);
     fd = mkostemp(part, O_CLOEXEC);
     if (fd < 0) {
@@ -301,7 +310,7 @@ static int download(struct ctl *ctl, struct ctl_provider *provider, const struct
         return CTL_FAILED;
     }
     status = download_to(ctl, provider, execd, remote, fd);
-    if (status == CTL_OK && (fchmod(fd, 0644) != 0 || close(fd) != 0 || rename(part, path) != 0)) {
+    if (status == CTL_OK && (fchmod(fd, mode) != 0 || close(fd) != 0 || rename(part, path) != 0)) {
         ctl_complain("%s: %s", path, strerror(errno));
         status = CTL_FAILED;
         unlink(part);
@@ -309,6 +318,41 @@ static int download(struct ctl *ctl, struct ctl_provider *provider, const struct
         close(fd);
         unlink(part);
     }
+    return status;
+}
+
+static int download(struct ctl *ctl, struct ctl_provider *provider, const struct sk_execd *execd, const char *remote,
+                    const char *local)
+{
+    char path[SK_EXECD_PATH_MAX];
+    mode_t mask = umask(077);
+    struct stat info;
+    char *real;
+    bool folder;
+    int status;
+
+    umask(mask);
+    if (strcmp(local, "-") == 0)
+        return download_to(ctl, provider, execd, remote, STDOUT_FILENO);
+    folder = stat(local, &info) == 0 && S_ISDIR(info.st_mode);
+    if ((size_t)snprintf(path, sizeof(path), "%s%s%s", local, folder ? "/" : "", folder ? base_name(remote) : "") >=
+        sizeof(path)) {
+        ctl_complain("the path is too long");
+        return CTL_USAGE;
+    }
+    if (stat(path, &info) != 0)
+        return download_file(ctl, provider, execd, remote, path, 0666 & ~mask);
+    if (!S_ISREG(info.st_mode))
+        return download_into(ctl, provider, execd, remote, path);
+    /* What is there keeps its mode, and a link goes on pointing to it. */
+    real = realpath(path, NULL);
+    if (real == NULL || strlen(real) >= sizeof(path)) {
+        ctl_complain("%s: %s", path, real == NULL ? strerror(errno) : "the path is too long");
+        free(real);
+        return CTL_FAILED;
+    }
+    status = download_file(ctl, provider, execd, remote, real, info.st_mode & 0777);
+    free(real);
     return status;
 }
 

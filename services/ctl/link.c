@@ -87,6 +87,14 @@ static natsStatus set_options(struct ctl_link *link, const struct ctl_config *co
     return status;
 }
 
+/* The host of the last server: a name, a password or a token before it is nobody's business. */
+static const char *without_userinfo(const char *url)
+{
+    const char *at = strrchr(url, '@');
+
+    return at != NULL ? at + 1 : url;
+}
+
 struct ctl_link *ctl_link(struct ctl *ctl)
 {
     struct ctl_link *link;
@@ -105,7 +113,7 @@ struct ctl_link *ctl_link(struct ctl *ctl)
     if (status == NATS_OK)
         status = natsConnection_Connect(&link->connection, link->options);
     if (status != NATS_OK) {
-        ctl_complain("cannot reach the bus at SANDKEEP_NATS_URL=%s: %s", ctl->config.nats_url,
+        ctl_complain("cannot reach the bus at %s (SANDKEEP_NATS_URL): %s", without_userinfo(ctl->config.nats_url),
                      natsStatus_GetText(status));
         ctl_link_close(ctl);
         return NULL;

@@ -107,3 +107,7 @@ def test_bus_out_of_reach_is_6(offline, environment):
     for arguments in (["stats"], ["ensure", "--app=a", "--user=u"], ["watch"]):
         done = offline(*arguments)
         assert done.status == 6 and done.out == "" and "cannot reach the bus" in done.err
+    for secret in ("bob:hunter2", "hunter2token"):
+        environment["SANDKEEP_NATS_URL"] = f"nats://{secret}@127.0.0.1:1"
+        done = offline("stats")
+        assert done.status == 6 and "127.0.0.1:1" in done.err and "hunter2" not in done.err

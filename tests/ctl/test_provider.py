@@ -145,6 +145,40 @@ def test_a_failed_download_leaves_the_old_file_alone(offline, localbox, tmp_path
     assert offline("cp", str(tmp_path), f"{SANDBOX}:/workspace/x").status == 2
 
 
+def test_a_download_writes_to_what_is_there_and_never_replaces_a_device(offline, localbox, tmp_path):
+    localbox.create()
+    assert offline("cp", "-", f"{SANDBOX}:/workspace/n", stdin="text\n").status == 0
+    # A device or a pipe is written to. (Renaming onto it would turn /dev/null of the whole machine into a file.)
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    failed = offline("cp", f"{SANDBOX}:/workspace/n", str(full))
+    assert failed.status == 1 and "copied" not in failed.err
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    assert offline("cp", f"{SANDBOX}:/workspace/n", str(null)).status == 0
+    assert full.is_symlink() and full.is_char_device() and null.is_symlink() and null.is_char_device()
+    # A file keeps its mode, a link its target; a new file is as private as the caller wants.
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_text("old")
+    real.chmod(0o600)
+    link.symlink_to("real")
+    assert offline("cp", f"{SANDBOX}:/workspace/n", str(link)).status == 0
+    assert link.is_symlink() and real.read_text() == "text\n" and real.stat().st_mode & 0o777 == 0o600
+    mask = os.umask(0o077)
+    try:
+        assert offline("cp", f"{SANDBOX}:/workspace/n", str(tmp_path / "new")).status == 0
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir() if "." in path.name) == []
+
+
+def test_no_password_of_a_url_is_shown(offline, environment):
+    environment.update(SANDKEEP_LOCALBOX_URL="http://bob:hunter2@127.0.0.1:1", SANDKEEP_LOCALBOX_KEY="k")
+    shown = offline("exec", SANDBOX, "--", "true")
+    assert shown.status == 2 and "hunter2" not in shown.err + shown.out
+
+
 # ---- doctor ---------------------------------------------------------------------------------------------------------------
 def record(sandbox_id=SANDBOX, status="running", epoch=1, **more):
     return {"sandboxId": sandbox_id, "status": status, "sourceType": "app", "sourceId": IDENTITY[1], "userId": IDENTITY[3], "provider": "opensandbox",
