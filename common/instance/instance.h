@@ -11,17 +11,17 @@
 
 #include <jansson.h>
 
-#define SK_PROVIDER_SIZE 24
-#define SK_OWNER_SIZE 64
+#define SK_PROVIDER_SIZE    24
+#define SK_OWNER_SIZE       64
 #define SK_TRACEPARENT_SIZE 64
-#define SK_CLAIM_NAME_SIZE 254
-#define SK_PATH_SIZE 256
-#define SK_TEAM_ID_SIZE 129
-#define SK_REPOSITORY_SIZE 257
-#define SK_TAG_SIZE 129
-#define SK_REASON_SIZE 257
-#define SK_PINS_MAX 32
-#define SK_OUTBOX_MAX 64 /* more pending events than this and new claims wait for the relay (sandbox_busy) */
+#define SK_CLAIM_NAME_SIZE  254
+#define SK_PATH_SIZE        256
+#define SK_TEAM_ID_SIZE     129
+#define SK_REPOSITORY_SIZE  257
+#define SK_TAG_SIZE         129
+#define SK_REASON_SIZE      257
+#define SK_PINS_MAX         32
+#define SK_OUTBOX_MAX       64 /* more pending events than this and new claims wait for the relay (sandbox_busy) */
 
 struct sk_limit {
     bool present;
@@ -73,7 +73,7 @@ struct sk_operation {
     char command_id[SK_COMMAND_ID_SIZE];
     char job_id[SK_UUID_SIZE]; /* made at the first claim, kept through take-overs */
     char traceparent[SK_TRACEPARENT_SIZE];
-    int64_t deadline_at;       /* Unix ms of the current phase's deadline, for readers */
+    int64_t deadline_at;          /* Unix ms of the current phase's deadline, for readers */
     char blocked[SK_REASON_SIZE]; /* visible reason; "" = not blocked */
 };
 
@@ -112,10 +112,16 @@ struct sk_instance {
 };
 
 enum sk_event_type {
-    SK_EVENT_CLAIMED, SK_EVENT_PHASE, SK_EVENT_COMPLETED, SK_EVENT_FAILED, SK_EVENT_BLOCKED, SK_EVENT_TAKENOVER, SK_EVENT_DELETED,
+    SK_EVENT_CLAIMED,
+    SK_EVENT_PHASE,
+    SK_EVENT_COMPLETED,
+    SK_EVENT_FAILED,
+    SK_EVENT_BLOCKED,
+    SK_EVENT_TAKENOVER,
+    SK_EVENT_DELETED,
     SK_EVENT_TYPE_COUNT
 };
-const char *sk_event_type_name(enum sk_event_type type); /* "lifecycle.claimed", … */
+const char *sk_event_type_name(enum sk_event_type type);  /* "lifecycle.claimed", … */
 enum sk_event_type sk_event_type_parse(const char *name); /* SK_EVENT_TYPE_COUNT when unknown */
 
 /* One lifecycle event as it waits in the outbox. Identity and provider are those of the record that carries it; a copy
@@ -157,6 +163,7 @@ json_t *sk_event_data_json(const struct sk_event *event);
 void sk_stored_error_set(struct sk_stored_error *out, const struct sk_error *error);
 bool sk_instance_pinned(const struct sk_instance *instance, int64_t now_ms);
 /* "<prefix>-<sandboxId>-<generation>", lower case; false when it would not be a DNS label of at most 253 bytes. */
-SK_MUST_USE bool sk_claim_name(char out[SK_CLAIM_NAME_SIZE], const char *prefix, const char *sandbox_id, const char *generation);
+SK_MUST_USE bool sk_claim_name(char out[SK_CLAIM_NAME_SIZE], const char *prefix, const char *sandbox_id,
+                               const char *generation);
 
 #endif

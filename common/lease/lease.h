@@ -31,7 +31,8 @@ struct sk_lease_service {
 struct sk_lease_ops {
     /* One atomic attempt, no waiting. Errors: lease_unavailable (an ambiguous SET is resolved by reading the token
      * back). ttl_ms > 0. */
-    enum sk_lease_result (*acquire)(void *self, struct sk_call *call, const char *name, int64_t ttl_ms, struct sk_lease *out, struct sk_error *err);
+    enum sk_lease_result (*acquire)(void *self, struct sk_call *call, const char *name, int64_t ttl_ms,
+                                    struct sk_lease *out, struct sk_error *err);
     /* Renews many in one pipeline: compare token, then PEXPIRE. Marks `lost` where the token differs. An error of the
      * connection leaves the leases as they are (they expire by valid_until_us). */
     int (*renew)(void *self, struct sk_lease *const *leases, int count, int64_t ttl_ms, struct sk_error *err);
@@ -52,7 +53,8 @@ struct sk_lease_redis_config {
     int connections;        /* most connections in the pool */
     int64_t timeout_ms;     /* connect and command */
 };
-SK_MUST_USE int sk_lease_redis_new(const struct sk_lease_redis_config *config, const struct sk_sched *sched, struct sk_lease_service *out, struct sk_error *err);
+SK_MUST_USE int sk_lease_redis_new(const struct sk_lease_redis_config *config, const struct sk_sched *sched,
+                                   struct sk_lease_service *out, struct sk_error *err);
 void sk_lease_redis_free(struct sk_lease_service *service);
 
 #endif

@@ -12,10 +12,10 @@
 #include "common/instance/instance.h"
 
 #define SK_REMOTE_ID_SIZE 128
-#define SK_REMOTES_MAX 16 /* objects of one sandbox that are looked at in one go */
+#define SK_REMOTES_MAX    16 /* objects of one sandbox that are looked at in one go */
 
 enum sk_remote_state {
-    SK_REMOTE_PENDING,  /* in passing (creating, resuming, pausing, allocated): look again */
+    SK_REMOTE_PENDING, /* in passing (creating, resuming, pausing, allocated): look again */
     SK_REMOTE_RUNNING,
     SK_REMOTE_PAUSED,   /* needs resume */
     SK_REMOTE_STOPPING, /* on its way out: look again until it is absent or ENDED */
@@ -28,9 +28,9 @@ struct sk_remote {
     char id[SK_REMOTE_ID_SIZE];
     char sandbox_id[SK_SANDBOX_ID_SIZE];
     enum sk_remote_state state;
-    int64_t epoch;     /* 0 = no label */
+    int64_t epoch;             /* 0 = no label */
     char job_id[SK_UUID_SIZE]; /* "" = no label */
-    int64_t created_at; /* Unix ms, 0 = unknown */
+    int64_t created_at;        /* Unix ms, 0 = unknown */
 };
 
 struct sk_create_spec {
@@ -49,26 +49,34 @@ struct sk_provider {
 
 struct sk_provider_ops {
     /* Objects that carry sessionId = sandbox_id, any state, at most SK_REMOTES_MAX (more is provider_error). */
-    int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count, struct sk_error *err);
-    int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found, struct sk_error *err);
+    int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
+                struct sk_error *err);
+    int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found,
+               struct sk_error *err);
     /* Not idempotent: after any error with outcome UNKNOWN the caller lists. */
-    int (*create)(void *self, struct sk_call *call, const struct sk_create_spec *spec, struct sk_remote *out, struct sk_error *err);
+    int (*create)(void *self, struct sk_call *call, const struct sk_create_spec *spec, struct sk_remote *out,
+                  struct sk_error *err);
     /* Of a paused object; "not paused" (409) counts as done. Absent: provider_error with provider_status 404. */
     int (*resume)(void *self, struct sk_call *call, const char *remote_id, struct sk_error *err);
     /* Asks for removal; *gone when the object is certainly absent already (404 counts). */
     int (*remove)(void *self, struct sk_call *call, const char *remote_id, bool *gone, struct sk_error *err);
     /* Re-labels an adopted object with a new epoch and job (merge-patch of its metadata). */
-    int (*relabel)(void *self, struct sk_call *call, const char *remote_id, int64_t epoch, const char *job_id, bool *found, struct sk_error *err);
+    int (*relabel)(void *self, struct sk_call *call, const char *remote_id, int64_t epoch, const char *job_id,
+                   bool *found, struct sk_error *err);
     /* Does the command channel inside answer? *ready = false while it does not; only a broken provider is an error. */
     int (*probe)(void *self, struct sk_call *call, const char *remote_id, bool *ready, struct sk_error *err);
     /* Volumes: no-ops that succeed when the provider has none (has_volumes false). */
-    int (*volume_ensure)(void *self, struct sk_call *call, const char *claim_name, const char *storage_size, struct sk_error *err);
-    int (*volume_remove)(void *self, struct sk_call *call, const char *claim_name, struct sk_error *err); /* 404 = done */
+    int (*volume_ensure)(void *self, struct sk_call *call, const char *claim_name, const char *storage_size,
+                         struct sk_error *err);
+    int (*volume_remove)(void *self, struct sk_call *call, const char *claim_name,
+                         struct sk_error *err); /* 404 = done */
     /* All objects that carry a sessionId label, page by page (1-based), at most `capacity` (1..200) looked at in each;
-     * *more = false at the end. A page may hold fewer (others' objects are left out) or none. Pages are cut newest first
-     * from a moving list: an object may appear twice or be missed while others come and go; the next sweep sees it.
-     * FastGPT's own objects, chat-level ones of old too, carry a sessionId: look at sandbox_id before touching any. */
-    int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more, struct sk_error *err);
+     * *more = false at the end. A page may hold fewer (others' objects are left out) or none. Pages are cut newest
+     * first from a moving list: an object may appear twice or be missed while others come and go; the next sweep sees
+     * it. FastGPT's own objects, chat-level ones of old too, carry a sessionId: look at sandbox_id before touching any.
+     */
+    int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more,
+                struct sk_error *err);
     int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
     bool has_volumes;
     const char *name; /* "opensandbox": the record's provider field */
@@ -80,25 +88,27 @@ struct sk_provider_ops {
  * with a `code`): a gateway's page or an unknown route is an error, never "gone". Metrics: provider_requests_total,
  * provider_request_seconds. */
 struct sk_opensandbox_config {
-    const char *base_url;          /* AGENT_SANDBOX_OPENSANDBOX_BASEURL, with or without /v1 */
+    const char *base_url; /* AGENT_SANDBOX_OPENSANDBOX_BASEURL, with or without /v1 */
     const char *api_key;
     bool use_server_proxy;
     const char *volume_manager_url; /* "" = volumes off */
     const char *volume_manager_token;
-    const char *entrypoint;        /* "" = the SDK's default tail -f /dev/null; a path; or a JSON array of strings */
-    int64_t request_timeout_ms;    /* 120 000 */
-    int64_t answer_max_bytes;      /* bound of any JSON answer: 8 MiB */
+    const char *entrypoint;     /* "" = the SDK's default tail -f /dev/null; a path; or a JSON array of strings */
+    int64_t request_timeout_ms; /* 120 000 */
+    int64_t answer_max_bytes;   /* bound of any JSON answer: 8 MiB */
     /* NULL or "" = no network policy is sent. "docker" sends FastGPT's default one (host names denied), which makes a
      * real OpenSandbox demand an egress side-car; FastGPT does so. */
-    const char *runtime;           /* AGENT_SANDBOX_OPENSANDBOX_RUNTIME */
+    const char *runtime; /* AGENT_SANDBOX_OPENSANDBOX_RUNTIME */
 };
 /* Copies the configuration; no I/O. `sched` must outlive the provider. Errors: invalid_request naming the value. */
-SK_MUST_USE int sk_opensandbox_new(const struct sk_opensandbox_config *config, const struct sk_sched *sched, struct sk_provider *out, struct sk_error *err);
+SK_MUST_USE int sk_opensandbox_new(const struct sk_opensandbox_config *config, const struct sk_sched *sched,
+                                   struct sk_provider *out, struct sk_error *err);
 void sk_opensandbox_free(struct sk_provider *provider); /* no call may be running */
 
 struct sk_execd;
 /* The data plane of one object: resolves the endpoint of execd's port and fills *out (execd.h). *found = false when the
  * object does not exist. Blocks for one request. Resolve again after a resume or when the endpoint does not connect. */
-SK_MUST_USE int sk_opensandbox_execd(const struct sk_provider *provider, struct sk_call *call, const char *remote_id, struct sk_execd *out, bool *found, struct sk_error *err);
+SK_MUST_USE int sk_opensandbox_execd(const struct sk_provider *provider, struct sk_call *call, const char *remote_id,
+                                     struct sk_execd *out, bool *found, struct sk_error *err);
 
 #endif

@@ -54,21 +54,22 @@ struct sk_phase_info {
 struct sk_op_info {
     const char *name;
     enum sk_status transitional;
-    enum sk_status terminal;     /* NONE = the record is removed */
-    enum sk_status compensated;  /* NONE = the record is removed; SK_STATUS_COUNT = previousStatus */
-    bool available;              /* false: commands answer operation_blocked in this release */
+    enum sk_status terminal;    /* NONE = the record is removed */
+    enum sk_status compensated; /* NONE = the record is removed; SK_STATUS_COUNT = previousStatus */
+    bool available;             /* false: commands answer operation_blocked in this release */
     int phase_count;
     struct sk_phase_info phases[SK_PHASES_MAX];
     bool claimable_from[SK_STATUS_COUNT]; /* [SK_STATUS_NONE] = no record */
 };
 
-/* The rows of the tables; never NULL for known values, NULL for NONE's neighbours outside the enum (INVALID, garbage). */
+/* The rows of the tables; never NULL for known values, NULL for NONE's neighbours outside the enum (INVALID, garbage).
+ */
 const struct sk_status_info *sk_status_info(enum sk_status status);
 const struct sk_op_info *sk_op_info(enum sk_op op);
 const char *sk_status_name(enum sk_status status); /* "none" for NONE, "invalid" for anything unknown */
 const char *sk_op_name(enum sk_op op);             /* likewise */
-enum sk_status sk_status_parse(const char *name); /* SK_STATUS_INVALID when unknown, NULL or "none" */
-enum sk_op sk_op_parse(const char *name);         /* SK_OP_INVALID likewise */
+enum sk_status sk_status_parse(const char *name);  /* SK_STATUS_INVALID when unknown, NULL or "none" */
+enum sk_op sk_op_parse(const char *name);          /* SK_OP_INVALID likewise */
 /* Index of a phase of an operation, -1 when the operation has no such phase. */
 int sk_op_phase_index(enum sk_op op, const char *phase);
 /* May `op` be claimed from `from`? A transitional `from` also needs a stale, failed or released operation: that is the

@@ -150,11 +150,11 @@ int lc_dispatch_want(struct lc_replica *replica);
 
 /* ---- blocking mains: one thread (fibre) each, several for workers --------------------------------------------------
  */
-void lc_worker_main(struct lc_replica *replica);   /* runs jobs; start settings.workers of them (lazily in main.c) */
-bool lc_worker_wanted(struct lc_replica *replica); /* jobs wait and every started worker is busy */
+void lc_worker_main(struct lc_replica *replica);    /* runs jobs; start settings.workers of them (lazily in main.c) */
+bool lc_worker_wanted(struct lc_replica *replica);  /* jobs wait and every started worker is busy */
 void lc_heartbeat_main(struct lc_replica *replica); /* heartbeats of running operations, phase deadlines */
 void lc_lease_main(struct lc_replica *replica);     /* lease renewals of running operations, phase deadlines */
-void lc_relay_main(struct lc_replica *replica); /* outbox -> PubAcks -> timeline -> pull */
+void lc_relay_main(struct lc_replica *replica);     /* outbox -> PubAcks -> timeline -> pull */
 void lc_finisher_main(
     struct lc_replica *replica); /* results: store (batched), publish command.*, reply, double-ack; dead letters */
 void lc_sweep_main(struct lc_replica *replica); /* stale, idle, orphans, quota recount */

@@ -8,22 +8,22 @@
 
 enum lc_mutation {
     LC_MUTATION_NONE = 0,
-    LC_MUTATION_SKIP_EPOCH_CHECK,        /* delete provider objects without looking at their epoch */
-    LC_MUTATION_CLEAR_OUTBOX_EARLY,      /* pull events from the outbox before the PubAck */
-    LC_MUTATION_FORGET_HEARTBEAT,        /* running operations do not beat */
-    LC_MUTATION_RELEASE_FOREIGN_LEASE,   /* delete the lease key whoever holds it */
-    LC_MUTATION_PROVISION_WITHOUT_QUOTA, /* claim without a reservation */
-    LC_MUTATION_DELETE_RECORD_FIRST,     /* remove the record before the effects */
-    LC_MUTATION_RENEW_PAST_DEADLINE,     /* keep heartbeat and lease alive after the phase deadline */
-    LC_MUTATION_RETRY_CREATE_BLINDLY,    /* create again after a time-out without listing */
-    LC_MUTATION_PARK_WITHOUT_IN_PROGRESS,/* parked commands do not extend their AckWait */
-    LC_MUTATION_ACK_BEFORE_STORE,        /* acknowledge a command before its result is stored */
-    LC_MUTATION_SKIP_TERMINAL_FENCE,     /* commit the terminal status without operation id in the filter */
+    LC_MUTATION_SKIP_EPOCH_CHECK,         /* delete provider objects without looking at their epoch */
+    LC_MUTATION_CLEAR_OUTBOX_EARLY,       /* pull events from the outbox before the PubAck */
+    LC_MUTATION_FORGET_HEARTBEAT,         /* running operations do not beat */
+    LC_MUTATION_RELEASE_FOREIGN_LEASE,    /* delete the lease key whoever holds it */
+    LC_MUTATION_PROVISION_WITHOUT_QUOTA,  /* claim without a reservation */
+    LC_MUTATION_DELETE_RECORD_FIRST,      /* remove the record before the effects */
+    LC_MUTATION_RENEW_PAST_DEADLINE,      /* keep heartbeat and lease alive after the phase deadline */
+    LC_MUTATION_RETRY_CREATE_BLINDLY,     /* create again after a time-out without listing */
+    LC_MUTATION_PARK_WITHOUT_IN_PROGRESS, /* parked commands do not extend their AckWait */
+    LC_MUTATION_ACK_BEFORE_STORE,         /* acknowledge a command before its result is stored */
+    LC_MUTATION_SKIP_TERMINAL_FENCE,      /* commit the terminal status without operation id in the filter */
     /* Bugs that the simulator found while this was written: kept, so that the net keeps catching them. */
-    LC_MUTATION_REPEAT_LOST_INSERT,      /* insert again what a look does not find after an ambiguous insert */
-    LC_MUTATION_ANSWER_ANEW,             /* answer a repeated id with the own result instead of the stored one */
-    LC_MUTATION_TAKE_OVER_EARLY,         /* take over after half of the silence */
-    LC_MUTATION_CAS_WITHOUT_SEQUENCE,    /* leave the sequence out of the compare-and-set filter (the store's) */
+    LC_MUTATION_REPEAT_LOST_INSERT,   /* insert again what a look does not find after an ambiguous insert */
+    LC_MUTATION_ANSWER_ANEW,          /* answer a repeated id with the own result instead of the stored one */
+    LC_MUTATION_TAKE_OVER_EARLY,      /* take over after half of the silence */
+    LC_MUTATION_CAS_WITHOUT_SEQUENCE, /* leave the sequence out of the compare-and-set filter (the store's) */
     LC_MUTATION_COUNT
 };
 

@@ -124,8 +124,8 @@ static bool of_former_life(const struct lc_run *run, const struct sk_timeline_en
     return run->record.epoch == 0 || entry->epoch < run->record.epoch;
 }
 
-/* Commands that deleted a former life of the sandbox already, and whose replica died before their result was stored: what
- * was made since is not what they were about. The timeline tells, because it is written before a record goes. */
+/* Commands that deleted a former life of the sandbox already, and whose replica died before their result was stored:
+ * what was made since is not what they were about. The timeline tells, because it is written before a record goes. */
 static int answer_those_done(struct lc_run *run, const struct sk_timeline_entry *entries, int count)
 {
     SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
