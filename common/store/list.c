@@ -239,13 +239,15 @@ static const char *narrowest(const struct sk_list_filter *filter, const char **v
 /* ---- plan: windows over a time -------------------------------------------------------------- */
 
 /* Records at the very moment where the last page ended, beyond its last record. */
-static int give_ties(struct page *page, const bson_t *rest, const struct position *from, struct sk_error *err)
+static int give_ties(struct page *page, const bson_t *leading, const bson_t *rest, const struct position *from,
+                     struct sk_error *err)
 {
     bson_t filter = BSON_INITIALIZER, opts = BSON_INITIALIZER, sort, range, not, other;
     bson_oid_t oid;
     int result;
 
     bson_oid_init_from_string(&oid, from->oid);
+    bson_concat(&filter, leading);
     BSON_APPEND_DOCUMENT_BEGIN(&filter, page->field, &range);
     BSON_APPEND_DATE_TIME(&range, "$gte", from->time);
     BSON_APPEND_DATE_TIME(&range, "$lt", from->time + 1);
@@ -273,16 +275,17 @@ static int list_windows(struct page *page, const struct position *from, const ch
     struct sk_time_walk walk = {
         .field = page->field, .descending = page->descending, .fn = give, .arg = page, .budget_us = BUDGET_US};
     int64_t low = SK_WINDOW_TIME_MIN, high = SK_WINDOW_TIME_MAX;
-    bson_t rest = BSON_INITIALIZER;
+    bson_t leading = BSON_INITIALIZER, rest = BSON_INITIALIZER;
     bool plain;
     int result = 0;
 
     if (indexed != NULL)
-        BSON_APPEND_UTF8(&rest, indexed, value);
+        BSON_APPEND_UTF8(&leading, indexed, value);
     append_rest(&rest, page, indexed != NULL ? indexed : "", statuses);
-    plain = bson_empty(&rest);
+    plain = indexed == NULL && bson_empty(&rest);
     if (page->filter->older_than != 0 && strcmp(page->field, "lastActiveAt") == 0)
         high = page->filter->older_than - 1;
+    walk.leading = &leading;
     walk.filter = &rest;
     walk.width = plain ? atomic_load(&hints->width[page->sort]) : 0;
     walk.from = page->descending ? high : low;
@@ -291,7 +294,7 @@ static int list_windows(struct page *page, const struct position *from, const ch
         walk.width = from->width;
         walk.from = from->time;
         if (from->oid[0] != '\0') {
-            result = give_ties(page, &rest, from, err);
+            result = give_ties(page, &leading, &rest, from, err);
             walk.from += page->descending ? -1 : 1;
         }
     }
@@ -309,6 +312,7 @@ static int list_windows(struct page *page, const struct position *from, const ch
     page->position.width = walk.width;
     if (result == 0 && plain && page->delivered == page->limit)
         atomic_store(&hints->width[page->sort], walk.width);
+    bson_destroy(&leading);
     bson_destroy(&rest);
     return result;
 }

@@ -89,8 +89,9 @@ static int scan_transitional(struct sk_mongo_op *op, int64_t before_ms, struct s
 static int scan_idle(struct sk_mongo_op *op, int64_t before_ms, struct scan *scan, struct sk_error *err)
 {
     struct sk_mongo_hints *hints = &op->store->hints;
-    bson_t filter = BSON_INITIALIZER;
+    bson_t running = BSON_INITIALIZER, filter = BSON_INITIALIZER;
     struct sk_time_walk walk = {
+        .leading = &running,
         .filter = &filter,
         .field = "lastActiveAt",
         .from = SK_WINDOW_TIME_MIN,
@@ -103,10 +104,11 @@ static int scan_idle(struct sk_mongo_op *op, int64_t before_ms, struct scan *sca
     };
     int result;
 
-    BSON_APPEND_UTF8(&filter, "status", sk_status_name(SK_STATUS_RUNNING));
+    BSON_APPEND_UTF8(&running, "status", sk_status_name(SK_STATUS_RUNNING));
     result = sk_walk_from_oldest(op, &walk, &hints->oldest_running, true, err);
     if (result == 0 && !walk.finished && !walk.out_of_time)
         atomic_store(&hints->idle_width, walk.width);
+    bson_destroy(&running);
     bson_destroy(&filter);
     return result;
 }

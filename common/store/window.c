@@ -138,12 +138,14 @@ static bool deliver(void *arg, const bson_t *doc)
 }
 
 /* One window. `range` is the condition on the walked field. */
-static int read_window(struct sk_mongo_op *op, const bson_t *rest, const char *field, const bson_t *range,
-                       bool descending, int want, struct window *window, struct sk_error *err)
+static int read_window(struct sk_mongo_op *op, const bson_t *leading, const bson_t *rest, const char *field,
+                       const bson_t *range, bool descending, int want, struct window *window, struct sk_error *err)
 {
     bson_t filter = BSON_INITIALIZER, opts = BSON_INITIALIZER, sort;
     int result;
 
+    if (leading != NULL)
+        bson_concat(&filter, leading);
     BSON_APPEND_DOCUMENT(&filter, field, range);
     bson_concat(&filter, rest);
     BSON_APPEND_DOCUMENT_BEGIN(&opts, "sort", &sort);
@@ -210,7 +212,8 @@ int sk_walk_time(struct sk_mongo_op *op, struct sk_time_walk *walk, struct sk_er
         }
         BSON_APPEND_DATE_TIME(&range, "$gte", low);
         BSON_APPEND_DATE_TIME(&range, "$lt", high + 1);
-        result = read_window(op, walk->filter, walk->field, &range, walk->descending, want, &window, err);
+        result =
+            read_window(op, walk->leading, walk->filter, walk->field, &range, walk->descending, want, &window, err);
         bson_destroy(&range);
         if (result != 0)
             return -1;
@@ -330,7 +333,7 @@ int sk_walk_ids(struct sk_mongo_op *op, struct sk_id_walk *walk, struct sk_error
         more = window_end(at, width, end, &dense);
         BSON_APPEND_UTF8(&range, inclusive ? "$gte" : "$gt", at);
         BSON_APPEND_UTF8(&range, "$lt", end);
-        result = read_window(op, walk->filter, "sandboxId", &range, false, want, &window, err);
+        result = read_window(op, NULL, walk->filter, "sandboxId", &range, false, want, &window, err);
         bson_destroy(&range);
         if (result != 0)
             return -1;

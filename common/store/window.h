@@ -25,7 +25,9 @@ void sk_window_hidden_date(bson_t *filter, const char *field, const char *refuse
 
 /* A walk over a time field. Positions are milliseconds, both ends inclusive. */
 struct sk_time_walk {
-    const bson_t *filter; /* the rest of the filter */
+    const bson_t *leading; /* what stands before `field` in the index, or NULL. It must also stand before it in the
+                            * filter: the embedded server chooses its index by the order there (2 ms against 800). */
+    const bson_t *filter;  /* the rest of the filter */
     const char *field;
     bool descending;
     int64_t from, end; /* descending: from >= end */
