@@ -154,6 +154,17 @@ def growth(before, after, prefix, labels=""):
                if (name == prefix or name.startswith(prefix + "{")) and labels in name)
 
 
+def histogram_share(before, after, name, limit):
+    """The share of the observations between two readings that were at most `limit` (a bucket's bound); None = none."""
+    buckets = {}
+    for series in after:
+        if series.startswith(name + "_bucket{"):
+            bound = series.split('le="')[1].split('"')[0]
+            buckets[bound] = buckets.get(bound, 0) + after[series] - before.get(series, 0)
+    within = [value for bound, value in buckets.items() if bound != "+Inf" and abs(float(bound) - limit) < 1e-9]
+    return within[0] / buckets["+Inf"] if within and buckets.get("+Inf") else None
+
+
 class Site:
     """Back ends and replicas. `mongo`: fast, embedded, or auto (fast when it is in the tools cache)."""
 
