@@ -228,7 +228,7 @@ void lc_queue_start(struct lc_replica *r, struct lc_queue *queue)
     }
     job = job_new(r, queue, kind);
     if (job == NULL) {
-        if (kind == LC_JOB_COMMANDS)
+        if (queue->park == LC_PARK_NONE && !sk_list_empty(&queue->waiting))
             lc_queue_park(r, queue, LC_PARK_PAUSE, sk_mono_us(r->sched) + LC_AGAIN_MAX_MS * 1000);
         return;
     }
@@ -306,6 +306,16 @@ static void enqueue(struct lc_replica *r, struct lc_queue *queue, struct lc_held
     lc_job_cancel(queue->job, LC_CANCEL_OVERTAKEN);
 }
 
+/* What a sweep wanted of this sandbox, and nobody began: it can wait, the command cannot. The sweep comes again. */
+static void withdraw_housekeeping(struct lc_replica *r, struct lc_queue *queue)
+{
+    if (queue->job == NULL || !lc_jobs_withdraw(r, queue->job))
+        return;
+    free(queue->job);
+    queue->job = NULL;
+    atomic_fetch_sub(&r->job_count, 1);
+}
+
 void lc_dispatch_delivery(struct lc_replica *r, struct sk_delivery *delivery)
 {
     struct lc_held *held = calloc(1, sizeof(*held));
@@ -342,6 +352,7 @@ void lc_dispatch_delivery(struct lc_replica *r, struct sk_delivery *delivery)
         lc_held_finish(r, held, LC_FINISH_NAK, NULL);
         return;
     }
+    withdraw_housekeeping(r, queue);
     sk_list_push_back(&r->all, &held->all);
     if (held->deadline_us < r->next_tick_us || held->in_progress_us < r->next_tick_us)
         r->next_tick_us = held->deadline_us < held->in_progress_us ? held->deadline_us : held->in_progress_us;

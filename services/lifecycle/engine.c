@@ -272,6 +272,8 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
      * under a lease that ended meanwhile is worth nothing. */
     if (claim->type != SK_OP_DELETE && !sk_lease_valid(&run->lifecycle, r->sched))
         return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the lease ended before the claim");
+    if (claim->fresh != NULL && !sk_lease_valid(&run->source, r->sched))
+        return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the source's lease ended before the claim");
     if (run->found && run->record.outbox_count >= SK_OUTBOX_MAX) {
         sk_fail(&run->err, SK_ERR_SANDBOX_BUSY, "too many events of this sandbox wait to be published");
         return -1;

@@ -28,6 +28,7 @@ static enum lc_outcome lost(struct lc_run *run)
 static enum lc_outcome hand_over(struct lc_run *run)
 {
     if (lc_engine_hand_over(run, 0) == 0) {
+        run->handed_over = true;
         lc_count(run->replica, LC_COUNT_HANDED_OVER, 1);
         lc_ended(run, LC_ENDED_HANDED_OVER);
         SK_LOG_INFO("operation handed over", SK_F("sandboxId", run->job->sandbox_id),

@@ -120,6 +120,7 @@ enum lc_outcome {
 
 struct lc_job {
     struct sk_list link; /* job list, then the inbox */
+    bool taken;          /* by a worker; under jobs_lock */
     enum lc_job_kind kind;
     struct lc_queue *queue;
     char sandbox_id[SK_SANDBOX_ID_SIZE];
@@ -205,6 +206,7 @@ struct lc_run {
     bool unlocked; /* a delete that goes on without the lease of the operation it overtook */
     bool resumed;  /* the claim continues an operation that was claimed before */
     bool claimed;  /* record.operation is this job's */
+    bool handed_over; /* another replica may go on: it is told when the lease is free */
     struct lc_beat beat;
     int64_t step_us;     /* when the current step began */
     int64_t claimed_us;  /* when the write of its claim began; 0 = nothing was claimed */
@@ -241,8 +243,8 @@ struct lc_replica {
     atomic_llong counters[LC_COUNTER_COUNT];
     atomic_bool store_down, lease_down; /* seen at the last call: no new deliveries meanwhile */
 
-    pthread_mutex_t jobs_lock; /* jobs, idle, seats */
-    struct sk_list jobs, idle, seats;
+    pthread_mutex_t jobs_lock; /* jobs, later_jobs, idle, seats */
+    struct sk_list jobs, later_jobs, idle, seats;
 
     pthread_mutex_t inbox_lock; /* the four lists and the bell */
     struct sk_list done, finished, posts, views;
@@ -334,6 +336,8 @@ void lc_held_free(struct lc_held *held); /* the delivery must be gone already */
 /* ---- worker.c
  * ---------------------------------------------------------------------------------------------------------------- */
 void lc_jobs_push(struct lc_replica *replica, struct lc_job *job);
+/* Takes a job of the sweeps back that no worker began: true = it is the caller's again. */
+bool lc_jobs_withdraw(struct lc_replica *replica, struct lc_job *job);
 void lc_jobs_stop(struct lc_replica *replica);     /* wakes every worker */
 bool lc_held_answered(const struct lc_held *held); /* it has an answer of its own */
 /* The first member without an answer of its own becomes run->head and run->command. False: there is none. */

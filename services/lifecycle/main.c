@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define WORKER_LOOK_MS   2
 #define STRAY_SWEEP_MS   300000
 #define KEEPER_PERIOD_MS 2000
 #define PROVIDER_EVERY   5 /* periods: the provider is asked less often */
@@ -164,8 +165,11 @@ static void pump(void)
         if (start_thread(&s.workers[s.worker_count], WORKER_STACK, run_worker, s.replica, "lc-worker") != 0)
             break;
         s.worker_count++;
-        if (s.worker_count > 1)
-            break; /* the new one may take it all: the next turn looks again */
+        if (s.worker_count > 1) {
+            /* The new one may take it all: looked at again in a moment, because it may also stay away for long. */
+            sk_timer_start(s.tick, WORKER_LOOK_MS, 0);
+            break;
+        }
     }
 }
 

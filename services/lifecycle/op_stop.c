@@ -26,6 +26,11 @@ enum lc_outcome lc_run_stop(struct lc_run *run, const struct lc_claim *claim)
     return LC_OUTCOME_DONE;
 }
 
+static bool used_since(const struct lc_run *run, int64_t if_idle_since)
+{
+    return if_idle_since != 0 && run->record.last_active_at > if_idle_since;
+}
+
 /* Pins hold off a stop that is about idleness, never one that was asked for. */
 static bool too_active(struct lc_run *run, int64_t idle_since)
 {
@@ -63,8 +68,8 @@ enum lc_outcome lc_op_stop(struct lc_run *run)
             return LC_OUTCOME_FAILED;
         if (run->record.status == SK_STATUS_RUNNING)
             outcome = stop_running(run);
-        else if (!run->record.has_operation)
-            return LC_OUTCOME_DONE; /* stopped, archived: nothing runs */
+        else if (!run->record.has_operation || used_since(run, run->command->params.if_idle_since))
+            return LC_OUTCOME_DONE; /* nothing runs, or somebody needs what is being started */
         else
             outcome = lc_continue(run);
         if (outcome != LC_OUTCOME_AGAIN || lc_job_cancelled(run->job) != LC_CANCEL_NONE)

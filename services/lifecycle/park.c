@@ -218,7 +218,7 @@ void lc_dispatch_hint(struct lc_replica *r, const char *sandbox_id)
         sk_gate_notify(r->sched, r->sweep_gate);
     } else {
         queue = sk_map_get(&r->queues, sandbox_id);
-        if (queue == NULL || queue->park != LC_PARK_BUSY || queue->polling)
+        if (queue == NULL || (queue->park != LC_PARK_BUSY && queue->park != LC_PARK_OWN) || queue->polling)
             return;
         lc_queue_poll(r, queue);
     }
@@ -241,7 +241,7 @@ void lc_queue_viewed(struct lc_replica *r, struct lc_view *view)
 
     if (queue != NULL) {
         queue->polling = false;
-        if (view->known && queue->job == NULL && queue->park == LC_PARK_BUSY) {
+        if (view->known && queue->job == NULL && (queue->park == LC_PARK_BUSY || queue->park == LC_PARK_OWN)) {
             queue->busy = view->busy;
             if (view->runnable) {
                 lc_queue_unpark(r, queue);

@@ -82,6 +82,7 @@ struct lc_replica *lc_replica_new(const struct lc_settings *settings, const stru
     r->sched = seams->sched;
     r->hooks = *hooks;
     sk_list_init(&r->jobs);
+    sk_list_init(&r->later_jobs);
     sk_list_init(&r->idle);
     sk_list_init(&r->seats);
     sk_list_init(&r->done);

@@ -232,6 +232,8 @@ static void judge_orphans(struct sweep *s, const struct sk_provider *p, struct p
     }
 }
 
+static int64_t look_after_urgent(struct sweep *s);
+
 static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct page *page)
 {
     struct lc_replica *r = s->replica;
@@ -257,6 +259,7 @@ static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct 
                                           page->count, compare_with_record, page, &err) != 0)
             break;
         judge_orphans(s, p, page);
+        (void)look_after_urgent(s); /* a big or slow provider holds nobody's recovery up */
     }
     if (r->hooks.worker_end != NULL)
         r->hooks.worker_end(r->hooks.arg, &call);
@@ -309,9 +312,6 @@ static void ping(struct sweep *s)
         lc_note_lease(r, r->seams.lease->ops->ping(r->seams.lease->self, &call, &err) == 0);
 }
 
-/* ---- the thread
- * ---------------------------------------------------------------------------------------------------------------------
- */
 static int64_t due(int64_t now_us, int64_t *at_us, int64_t period_ms, bool *run)
 {
     *run = now_us >= *at_us;
@@ -320,6 +320,30 @@ static int64_t due(int64_t now_us, int64_t *at_us, int64_t period_ms, bool *run)
     return *at_us;
 }
 
+/* What cannot wait for a long sweep to end. Returns when it is due again. */
+static int64_t look_after_urgent(struct sweep *s)
+{
+    struct lc_replica *r = s->replica;
+    int64_t now_us = sk_mono_us(r->sched), next_us, at_us;
+    bool run;
+
+    if (atomic_exchange(&r->sweep_now, false))
+        s->stale_us = now_us;
+    next_us = due(now_us, &s->stale_us, r->settings.stale_sweep_ms, &run);
+    if (run && !lc_draining(r))
+        sweep_stale(s);
+    if (atomic_load(&r->store_down) || atomic_load(&r->lease_down)) {
+        at_us = due(now_us, &s->ping_us, DEPENDENCY_PING_MS, &run);
+        if (run)
+            ping(s);
+        next_us = at_us < next_us ? at_us : next_us;
+    }
+    return next_us;
+}
+
+/* ---- the thread
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 static int64_t spread(struct lc_replica *r, int64_t now_us, int64_t period_ms)
 {
     uint32_t chance;
@@ -347,12 +371,8 @@ void lc_sweep_main(struct lc_replica *r)
         int64_t next_us, at_us;
         bool run;
 
+        next_us = look_after_urgent(&s);
         now_us = sk_mono_us(r->sched);
-        if (atomic_exchange(&r->sweep_now, false))
-            s.stale_us = now_us;
-        next_us = due(now_us, &s.stale_us, r->settings.stale_sweep_ms, &run);
-        if (run && !lc_draining(r))
-            sweep_stale(&s);
         at_us = due(now_us, &s.idle_us, r->settings.idle_sweep_ms, &run);
         if (run && !lc_draining(r))
             sweep_idle(&s);
@@ -365,12 +385,6 @@ void lc_sweep_main(struct lc_replica *r)
         if (run && !lc_draining(r))
             sweep_quota(&s);
         next_us = at_us < next_us ? at_us : next_us;
-        if (atomic_load(&r->store_down) || atomic_load(&r->lease_down)) {
-            at_us = due(now_us, &s.ping_us, DEPENDENCY_PING_MS, &run);
-            if (run)
-                ping(&s);
-            next_us = at_us < next_us ? at_us : next_us;
-        }
         at_us = (next_us - sk_mono_us(r->sched) + 999) / 1000;
         /* An outage that begins while this thread sleeps is noticed at the next stale sweep. */
         if (at_us > 0 && !lc_stopping(r))

@@ -12,13 +12,19 @@
 
 /* ---- the job list --------------------------------------------------------------------------------------------------
  */
+/* A sweep may find thousands of idle sandboxes at once: nobody who asks for one waits behind them. */
+static bool is_housekeeping(const struct lc_job *job)
+{
+    return job->kind == LC_JOB_IDLE_STOP || job->kind == LC_JOB_SETTLE;
+}
+
 /* One gate per worker, and the one that went idle last is woken: a shared gate would wake all 64 for each job. */
 void lc_jobs_push(struct lc_replica *r, struct lc_job *job)
 {
     struct sk_list *seat;
 
     pthread_mutex_lock(&r->jobs_lock);
-    sk_list_push_back(&r->jobs, &job->link);
+    sk_list_push_back(is_housekeeping(job) ? &r->later_jobs : &r->jobs, &job->link);
     seat = sk_list_pop_front(&r->idle);
     pthread_mutex_unlock(&r->jobs_lock);
     if (seat != NULL)
@@ -33,6 +39,8 @@ void lc_jobs_stop(struct lc_replica *r)
         pthread_mutex_lock(&r->jobs_lock);
         SK_LIST_FOREACH (struct lc_job, job, &r->jobs, link)
             lc_job_cancel(job, LC_CANCEL_STOP);
+        SK_LIST_FOREACH (struct lc_job, job, &r->later_jobs, link)
+            lc_job_cancel(job, LC_CANCEL_STOP);
         seat = sk_list_pop_front(&r->idle);
         pthread_mutex_unlock(&r->jobs_lock);
         if (seat != NULL)
@@ -40,12 +48,24 @@ void lc_jobs_stop(struct lc_replica *r)
     } while (seat != NULL);
 }
 
+bool lc_jobs_withdraw(struct lc_replica *r, struct lc_job *job)
+{
+    bool mine;
+
+    pthread_mutex_lock(&r->jobs_lock);
+    mine = is_housekeeping(job) && !job->taken;
+    if (mine)
+        sk_list_remove(&job->link);
+    pthread_mutex_unlock(&r->jobs_lock);
+    return mine;
+}
+
 bool lc_worker_wanted(struct lc_replica *r)
 {
     bool wanted;
 
     pthread_mutex_lock(&r->jobs_lock);
-    wanted = !sk_list_empty(&r->jobs) && sk_list_empty(&r->idle);
+    wanted = (!sk_list_empty(&r->jobs) || !sk_list_empty(&r->later_jobs)) && sk_list_empty(&r->idle);
     pthread_mutex_unlock(&r->jobs_lock);
     return wanted;
 }
@@ -60,7 +80,11 @@ static struct lc_job *take_job(struct lc_replica *r, struct lc_worker_seat *seat
         pthread_mutex_lock(&r->jobs_lock);
         sk_list_remove(&seat->link); /* still there when the wait ended by itself */
         item = sk_list_pop_front(&r->jobs);
-        if (item == NULL && !lc_stopping(r))
+        if (item == NULL)
+            item = sk_list_pop_front(&r->later_jobs);
+        if (item != NULL)
+            SK_LIST_ENTRY(struct lc_job, item, link)->taken = true;
+        else if (!lc_stopping(r))
             sk_list_push_front(&r->idle, &seat->link);
         pthread_mutex_unlock(&r->jobs_lock);
         if (item != NULL)
@@ -388,8 +412,8 @@ static void run_job(struct lc_run *run, struct lc_job *job)
     run->head = NULL;
     run->command = NULL;
     run->provider = run->claimed_at = NULL;
-    run->found = run->unlocked = run->claimed = run->create_sent = run->keep_quota = run->insert_refused =
-        run->in_doubt = false;
+    run->found = run->unlocked = run->claimed = run->handed_over = run->create_sent = run->keep_quota =
+        run->insert_refused = run->in_doubt = false;
     run->source.held = run->lifecycle.held = false;
     run->operation_id[0] = run->created_id[0] = '\0';
     run->epoch_floor = run->wake_ms = run->claimed_us = 0;
@@ -402,7 +426,7 @@ static void run_job(struct lc_run *run, struct lc_job *job)
     if (job->outcome == LC_OUTCOME_DONE || job->outcome == LC_OUTCOME_FAILED)
         make_answer(run);
     lc_unlock(run);
-    if (job->outcome == LC_OUTCOME_CALLED_BACK && !lc_stopping(run->replica))
+    if (run->handed_over && !lc_stopping(run->replica))
         lc_publish_wake(run->replica);
     run->transport = run->call->transport;
     run->call->transport = NULL;

@@ -33,6 +33,92 @@ static enum sk_code finish_all(void)
     return code;
 }
 
+static int later_jobs(void)
+{
+    return (int)sk_list_length(&f.replica->later_jobs);
+}
+
+START_TEST(test_commands_do_not_wait_behind_housekeeping)
+{
+    struct lc_job *job;
+
+    fake_start(&f, NULL);
+    for (int i = 0; i < 100; i++) {
+        char id[SK_SANDBOX_ID_SIZE];
+
+        snprintf(id, sizeof(id), "app-%016x", i);
+        lc_dispatch_post(f.replica, LC_JOB_IDLE_STOP, id);
+    }
+    lc_dispatch_post(f.replica, LC_JOB_IDLE_STOP, ID);
+    lc_dispatch_post(f.replica, LC_JOB_RECOVER, OTHER);
+    lc_dispatch_inbox(f.replica);
+    ck_assert_int_eq(later_jobs(), 101);
+    /* A recovery is no housekeeping, and a command takes the place of what nobody began. */
+    fake_send(&f, "ensure", ID, "a", "");
+    ck_assert_int_eq(later_jobs(), 100);
+    ck_assert_int_eq(waiting_jobs(), 2);
+    ck_assert_int_eq(fake_take(&f)->kind, LC_JOB_RECOVER);
+    job = fake_take(&f);
+    ck_assert_int_eq(job->kind, LC_JOB_COMMANDS);
+    ck_assert_str_eq(job->sandbox_id, ID);
+    fake_end(&f, job, LC_OUTCOME_DONE, SK_OK, 0);
+    finish_all();
+    /* What a worker began is waited for. */
+    job = SK_LIST_ENTRY(struct lc_job, sk_list_pop_front(&f.replica->later_jobs), link);
+    job->taken = true;
+    fake_send(&f, "ensure", job->sandbox_id, "b", "");
+    ck_assert_int_eq(waiting_jobs(), 0);
+    fake_end(&f, job, LC_OUTCOME_DONE, SK_OK, 0);
+    ck_assert_int_eq(waiting_jobs(), 1);
+    fake_stop(&f);
+}
+END_TEST
+
+START_TEST(test_hints_reach_those_that_wait_for_a_retry)
+{
+    struct lc_job *job;
+
+    fake_start(&f, NULL);
+    fake_send(&f, "ensure", ID, "a", "");
+    job = fake_take(&f);
+    fake_end(&f, job, LC_OUTCOME_RETRY, SK_OK, 60000);
+    ck_assert_int_eq((int)sk_list_length(&f.replica->polls), 0);
+    lc_dispatch_hint(f.replica, ID);
+    ck_assert_int_eq((int)sk_list_length(&f.replica->polls), 1);
+    {
+        struct sk_list views;
+        struct lc_view *view = SK_LIST_ENTRY(struct lc_view, sk_list_pop_front(&f.replica->polls), link);
+
+        sk_list_init(&views);
+        view->known = view->runnable = true;
+        sk_list_push_back(&views, &view->link);
+        lc_dispatch_view(f.replica, &views);
+    }
+    lc_dispatch_inbox(f.replica);
+    ck_assert_int_eq(waiting_jobs(), 1);
+    fake_stop(&f);
+}
+END_TEST
+
+START_TEST(test_a_parked_delete_asks_for_its_result_again)
+{
+    struct lc_job *job;
+    struct lc_held *held;
+
+    fake_start(&f, NULL);
+    fake_send(&f, "delete", ID, "a", "");
+    fake_send(&f, "ensure", OTHER, "b", "");
+    for (int i = 0; i < 2; i++) {
+        job = fake_take(&f);
+        held = SK_LIST_ENTRY(struct lc_held, job->members.next, link);
+        held->looked_up = true;
+        fake_end(&f, job, LC_OUTCOME_BUSY, SK_OK, 0);
+        ck_assert(held->looked_up == (held->command.verb != LC_VERB_DELETE));
+    }
+    fake_stop(&f);
+}
+END_TEST
+
 START_TEST(test_one_worker_per_sandbox)
 {
     struct lc_job *first, *second;
@@ -464,8 +550,9 @@ START_TEST(test_internal_jobs)
 }
 END_TEST
 
-SK_CHECK_MAIN("lifecycle dispatcher", test_one_worker_per_sandbox, test_a_thousand_are_one,
-              test_only_neighbours_of_one_meaning_ride_together, test_delete_overtakes,
+SK_CHECK_MAIN("lifecycle dispatcher", test_one_worker_per_sandbox, test_commands_do_not_wait_behind_housekeeping,
+              test_hints_reach_those_that_wait_for_a_retry, test_a_parked_delete_asks_for_its_result_again,
+              test_a_thousand_are_one, test_only_neighbours_of_one_meaning_ride_together, test_delete_overtakes,
               test_delete_wakes_a_parked_queue, test_waiting_is_bounded, test_deadline_while_busy,
               test_deadline_while_its_own_operation_goes_on, test_outage_never_kills_a_command, test_signs_of_life,
               test_hints_and_polls_wake, test_a_twin_waits_for_the_stored_result,
