@@ -26,6 +26,7 @@
 #define STRAY_SWEEP_MS   300000
 #define KEEPER_PERIOD_MS 2000
 #define PROVIDER_EVERY   5 /* periods: the provider is asked less often */
+#define TRIM_EVERY       15
 #define RETRY_FIRST_MS   100
 #define RETRY_MAX_MS     2000
 #define PING_MS          3000
@@ -408,7 +409,7 @@ static bool wait_for_dependencies(void)
 
     while (!atomic_load(&s.stopping)) {
         struct sk_error err = {.code = SK_OK};
-        bool nats = check_nats(), mongo = check_mongo(), redis = check_redis();
+        bool nats = check_nats(), redis = check_redis(), mongo = check_mongo(); /* the slowest to fail comes last */
 
         if (nats && mongo && redis) {
             if (set_up(&err) == 0)
@@ -465,6 +466,8 @@ static void *run_keeper(void *arg)
         (void)check_redis();
         if (turn % PROVIDER_EVERY == 0)
             check_provider();
+        if (turn % TRIM_EVERY == TRIM_EVERY - 1 && atomic_load(&s.transit) == 0 && lc_replica_drained(s.replica))
+            malloc_trim(0); /* what a burst of commands took goes back when nothing is left of it */
         pause_keeper(KEEPER_PERIOD_MS);
     }
     return NULL;
