@@ -13,6 +13,7 @@
 
 #define WAIT_FIRST_MS 50
 #define WAIT_MAX_MS   1000
+#define ROUNDS_MAX    5 /* tries to publish a batch before others get their turn */
 
 void lc_finisher_push(struct lc_replica *r, struct lc_held *held)
 {
@@ -351,6 +352,12 @@ static bool publish_round(struct batch *b, struct sk_header (*headers)[SK_BUS_HE
     return lost == 0;
 }
 
+/* What the stream does not take, for whatever reason, must not keep others from being stored and answered. */
+static bool gives_way(struct batch *b, int tries)
+{
+    return tries >= ROUNDS_MAX && !lc_draining(b->replica) && !sk_list_empty(&b->backlog);
+}
+
 static bool publish_all(struct batch *b)
 {
     struct sk_header(*headers)[SK_BUS_HEADERS_MAX + 2] = NULL;
@@ -359,13 +366,33 @@ static bool publish_all(struct batch *b)
 
     for (int i = 0; i < b->count; i++)
         dead += is_dead(b->items[i]);
-    for (int tries = 0; !done && (tries == 0 || wait_a_little(b, tries - 1)); tries++) {
+    for (int tries = 0; !done && (tries == 0 || (!gives_way(b, tries) && wait_a_little(b, tries - 1))); tries++) {
         if (dead > 0 && headers == NULL)
             headers = calloc(dead, sizeof(*headers));
         done = (dead == 0 || headers != NULL) && publish_round(b, headers);
     }
     free(headers);
     return done && !SK_FAULT(RESULT_PUBLISHED, NULL);
+}
+
+/* Stored and answered, but not published: behind those that came meanwhile, to be tried again. */
+static void set_aside(struct batch *b)
+{
+    int left = 0;
+
+    if (lc_draining(b->replica))
+        return; /* they are given back */
+    for (int i = 0; i < b->count; i++) {
+        struct lc_held *held = b->items[i];
+
+        if (held->kind != LC_FINISH_NAK && held->is_stored && !held->is_published && held->delivery != NULL) {
+            sk_list_remove(&held->finish);
+            sk_list_push_back(&b->backlog, &held->finish);
+        } else {
+            b->items[left++] = held;
+        }
+    }
+    b->count = left;
 }
 
 /* ---- acknowledging
@@ -421,7 +448,8 @@ static void finish(struct batch *b)
         acknowledge_early(b);
     if (store_results(b)) {
         reply_all(b);
-        (void)publish_all(b);
+        if (!publish_all(b))
+            set_aside(b);
     }
     acknowledge(b);
     sk_list_init(&out);

@@ -104,52 +104,27 @@ static void *run_worker(void *arg)
     return NULL;
 }
 
-static void *run_heartbeat(void *arg)
-{
-    lc_heartbeat_main(arg);
-    return NULL;
-}
+struct main_thread {
+    void (*run)(struct lc_replica *replica);
+    const char *name;
+};
 
-static void *run_lease(void *arg)
+static void *run_main(void *arg)
 {
-    lc_lease_main(arg);
-    return NULL;
-}
+    const struct main_thread *thread = arg;
 
-static void *run_relay(void *arg)
-{
-    lc_relay_main(arg);
-    return NULL;
-}
-
-static void *run_finisher(void *arg)
-{
-    lc_finisher_main(arg);
-    return NULL;
-}
-
-static void *run_sweep(void *arg)
-{
-    lc_sweep_main(arg);
-    return NULL;
-}
-
-static void *run_poller(void *arg)
-{
-    lc_poller_main(arg);
+    thread->run(s.replica);
     return NULL;
 }
 
 static int start_mains(void)
 {
-    static const struct {
-        void *(*run)(void *);
-        const char *name;
-    } mains[] = {{run_heartbeat, "lc-heartbeat"}, {run_lease, "lc-lease"}, {run_relay, "lc-relay"},
-                 {run_finisher, "lc-finisher"},   {run_sweep, "lc-sweep"}, {run_poller, "lc-poller"}};
+    static struct main_thread mains[] = {{lc_heartbeat_main, "lc-heartbeat"}, {lc_lease_main, "lc-lease"},
+                                         {lc_relay_main, "lc-relay"},         {lc_finisher_main, "lc-finisher"},
+                                         {lc_sweep_main, "lc-sweep"},         {lc_poller_main, "lc-poller"}};
 
     for (size_t i = 0; i < sizeof(mains) / sizeof(mains[0]); i++) {
-        if (start_thread(&s.mains[s.main_count], STACK_BYTES, mains[i].run, s.replica, mains[i].name) != 0)
+        if (start_thread(&s.mains[s.main_count], STACK_BYTES, run_main, &mains[i], mains[i].name) != 0)
             return -1;
         s.main_count++;
     }
