@@ -201,7 +201,7 @@ static void check_quota(struct sim_world *w, const struct sk_instance *before, c
         sim_fail(w, "quota", "%s: claimed without a global slot", after->sandbox_id);
     if (lc->quota_per_team > 0 && after->team_id[0] != '\0' && !holds_slot(w, scope, after->sandbox_id))
         sim_fail(w, "quota", "%s: claimed without a slot of %s", after->sandbox_id, scope);
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc != NULL && !doc->i.malformed && sk_status_info(doc->i.status)->counts_for_quota)
@@ -494,7 +494,7 @@ static void check_beat(struct sim_world *w, const struct sim_doc *doc)
 
 void sim_monitor_tick(struct sim_world *w)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc == NULL)
@@ -701,7 +701,7 @@ void sim_monitor_removed(struct sim_world *w, struct sim_actor actor, const stru
 
 void sim_monitor_volume_removed(struct sim_world *w, struct sim_actor actor, const char *claim_name)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc == NULL || strcmp(doc->i.storage.claim_name, claim_name) != 0)

@@ -441,6 +441,11 @@ static int seam_create(void *self, struct sk_call *call, const struct sk_create_
         x.status = 400;
         x.carried_out = false;
     }
+    if (w->scenario.has_volumes && io.arrival == SIM_ARRIVED && spec->storage != NULL && spec->storage->present &&
+        spec->storage->claim_name[0] != '\0' && sim_provider_volume(w, spec->storage->claim_name) == NULL) {
+        x.status = 400;
+        x.carried_out = false;
+    }
     if (x.carried_out && sim_strike(w, SIM_FAULT_PROVIDER_GHOST)) {
         io.arrival = SIM_LATE;
         io.late_us = sim_now_us(w->sched) + sim_between(&w->faults, 50 * SIM_MS, w->scenario.ghost_max_ms * SIM_MS);
@@ -566,7 +571,7 @@ static int seam_relabel(void *self, struct sk_call *call, const char *remote_id,
 /* Does a record that is not being deleted name this volume? */
 static bool named_by_record(struct sim_world *w, const char *claim_name)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc != NULL && doc->i.status != SK_STATUS_DELETING && strcmp(doc->i.storage.claim_name, claim_name) == 0)

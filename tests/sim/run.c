@@ -209,3 +209,40 @@ void sim_run_seed(const struct sim_options *options, struct sim_result *result)
     world_fini(w);
     free(w);
 }
+
+struct stage {
+    struct sim_inc *inc;
+    void (*fn)(struct sim_inc *inc, void *arg);
+    void *arg;
+    bool done;
+};
+
+static void stage_main(void *arg)
+{
+    struct stage *stage = arg;
+
+    stage->fn(stage->inc, stage->arg);
+    stage->done = true;
+}
+
+bool sim_run_stage(uint64_t seed, void (*fn)(struct sim_inc *inc, void *arg), void *arg)
+{
+    const struct sim_options options = {.seed = seed, .out = stdout};
+    struct sim_world *w = calloc(1, sizeof(*w));
+    struct sim_result *result = calloc(1, sizeof(*result));
+    struct stage stage = {.fn = fn, .arg = arg};
+
+    if (w == NULL || result == NULL)
+        abort();
+    world_init(w, &options, result);
+    w->lenient = true;
+    w->scenario.has_volumes = true;
+    stage.inc = sim_inc_new(w, 0);
+    sim_spawn(&stage.inc->group, "stage", stage_main, &stage);
+    (void)sim_run(w->sched, INT64_MAX / 2);
+    stage.inc->ended = stage.inc->group.live == 0;
+    world_fini(w);
+    free(w);
+    free(result);
+    return stage.done;
+}

@@ -225,6 +225,13 @@ enum sim_arrival sim_send(struct sim_io *io, struct sk_error *err)
         sk_fail(err, SK_ERR_CANCELLED, "%s: cancelled", sim_call_name(io->kind));
         return SIM_REFUSED;
     }
+    if (io->call != NULL && sk_call_budget_ms(io->call, 1) == 0) {
+        if (service == SIM_PROVIDER)
+            sk_fail(err, SK_ERR_PROVIDER_TIMEOUT, "%s: out of time", sim_call_name(io->kind));
+        else
+            fail_before(io, err, "out of time");
+        return SIM_REFUSED;
+    }
     io->interrupted = sim_sleep_call_us(w->sched, io->call, leg_us(io, true));
     if (io->interrupted != SIM_WAIT_DONE) {
         io->arrival = interrupted(io);

@@ -52,7 +52,8 @@ struct sim_result_record {
 
 struct sim_store {
     struct sim_world *w;
-    struct sim_doc *docs[SIM_SANDBOXES_MAX * 2]; /* NULL = free place */
+    struct sim_doc **docs; /* NULL = free place */
+    size_t doc_count, doc_size;
     struct sim_stretch *stretches;
     size_t stretch_count, stretch_size;
     struct sk_check_change *changes; /* every event that a write carried */
@@ -75,6 +76,16 @@ void sim_store_free(struct sim_store *store);
 void sim_store_seam(struct sim_inc *inc);
 struct sim_doc *sim_store_doc(struct sim_world *w, const char *sandbox_id); /* NULL = no record */
 const struct sim_result_record *sim_store_result(struct sim_world *w, const char *sandbox_id, const char *command_id);
+/* The reading half of the seam (store_queries.c). */
+int sim_store_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit,
+                   sk_scan_fn fn, void *arg, struct sk_error *err);
+int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SANDBOX_ID_SIZE], int count,
+                       sk_scan_fn fn, void *arg, struct sk_error *err);
+int sim_store_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
+                            int *count, struct sk_error *err);
+int sim_store_list(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort,
+                   const char *cursor, int limit, sk_scan_fn fn, void *arg, char **next, struct sk_error *err);
+int sim_store_stats(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err);
 /* Writes past every rule, as FastGPT does: inserts or replaces the record; NULL events. */
 struct sim_doc *sim_store_foreign(struct sim_world *w, const struct sk_instance *instance);
 void sim_store_note_status(struct sim_store *store, const char *sandbox_id, enum sk_status status, int64_t epoch);

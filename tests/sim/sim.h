@@ -69,8 +69,14 @@ struct sim_result {
     int64_t crashes[SIM_CALL_COUNT]; /* replicas that died at this call */
 };
 
+struct sim_inc;
+
 /* Runs one seed from beginning to end. Never returns without a verdict. */
 void sim_run_seed(const struct sim_options *options, struct sim_result *result);
+
+/* Runs fn(inc, arg) on a fibre of an incarnation without a service, in a world without faults in which nothing is
+ * judged: for tests of the seams themselves. False when it did not come to its end. */
+bool sim_run_stage(uint64_t seed, void (*fn)(struct sim_inc *inc, void *arg), void *arg);
 
 /* What the seed decided for this run (scenario.c). */
 struct sim_crash_point {
@@ -126,6 +132,7 @@ struct sim_world {
     int inc_count;
     int keepers;  /* incarnations that have not been freed */
     bool closing; /* no incarnation is started any more */
+    bool lenient; /* nothing is judged: other tests use the servers */
     bool failed;
 };
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DOCS (sizeof(((struct sim_store *)0)->docs) / sizeof(((struct sim_store *)0)->docs[0]))
-
 /* As in common/store, which would bring the Mongo driver along. */
 void sk_command_record_fini(struct sk_command_record *record)
 {
@@ -115,7 +113,7 @@ static struct sim_doc *look_by_id(struct sim_world *w, const void *key)
 
 static struct sim_doc *look_by_identity(struct sim_world *w, const void *key)
 {
-    for (size_t i = 0; i < DOCS; i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         if (w->store->docs[i] != NULL && sk_identity_equal(&w->store->docs[i]->i.identity, key))
             return w->store->docs[i];
     }
@@ -140,6 +138,16 @@ static int seam_find(void *self, struct sk_call *call, const struct sk_identity 
     return read_one(&io, look_by_identity, identity, out, found, err);
 }
 
+/* Every step of the sequence has its event, in order. */
+static const char *events_invariant(int64_t before, int64_t after, const struct sk_event *events, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (events[i].sequence != before + 1 + i)
+            return "an event has another sequence";
+    }
+    return after == before + count ? NULL : "the sequence does not fit the number of events";
+}
+
 /* While a writer does not know what came of its write, its lease goes and, sometimes, somebody deletes the sandbox. */
 static void worst_timing(struct sim_world *w, const char *sandbox_id, bool burst)
 {
@@ -160,8 +168,16 @@ static int seam_insert(void *self, struct sk_call *call, const struct sk_instanc
     struct sim_io io = IO(self, call, SIM_STORE_INSERT, after->sandbox_id, true);
     struct sim_inc *inc = self;
     const char *reason = sk_instance_invariant(after);
+    char expected[SK_SANDBOX_ID_SIZE];
     bool applied = false;
 
+    if (reason == NULL)
+        reason = events_invariant(0, after->sequence, events, event_count);
+    if (reason == NULL && strspn(after->oid, "0123456789abcdef") != 24)
+        reason = "a new record needs an _id";
+    sk_identity_sandbox_id(&after->identity, expected);
+    if (reason == NULL && strcmp(expected, after->sandbox_id) != 0)
+        reason = "the sandbox id is not that of the identity";
     *created = false;
     if (reason != NULL) {
         sim_fail(inc->w, "illegal-write", "%s: insert refused: %s", after->sandbox_id, reason);
@@ -198,6 +214,8 @@ static enum sk_cas_result seam_cas(void *self, struct sk_call *call, const struc
     const char *reason = sk_instance_change_invariant(before, after);
     enum sk_cas_result result = SK_CAS_LOST;
 
+    if (reason == NULL)
+        reason = events_invariant(before->sequence, after->sequence, events, event_count);
     if (reason != NULL) {
         sim_fail(inc->w, "illegal-write", "%s: %s -> %s refused: %s", before->sandbox_id,
                  sk_status_name(before->status), sk_status_name(after->status), reason);
@@ -239,6 +257,12 @@ static enum sk_cas_result seam_remove(void *self, struct sk_call *call, const st
     struct sim_inc *inc = self;
     enum sk_cas_result result = SK_CAS_LOST;
 
+    if (before->status != SK_STATUS_DELETING || !before->has_operation) {
+        sim_fail(inc->w, "illegal-write", "%s: removal of a record that is %s", before->sandbox_id,
+                 sk_status_name(before->status));
+        sk_fail(err, SK_ERR_INTERNAL, "remove refused: only a record in deletion may be removed");
+        return SK_CAS_ERROR;
+    }
     io.can_be_late = true;
     if (sim_send(&io, err) == SIM_REFUSED)
         goto failed;
@@ -301,142 +325,6 @@ static int seam_heartbeat(void *self, const char *owner, const struct sk_heartbe
     return 0;
 }
 
-/* One item for each record there is now. Not cleared: that would be the most expensive thing a scan does. */
-static void *many(const struct sim_world *w, size_t item)
-{
-    size_t count = 1;
-    void *p;
-
-    for (size_t i = 0; i < DOCS; i++)
-        count += w->store->docs[i] != NULL;
-    p = malloc(count * item);
-    if (p == NULL)
-        abort();
-    return p;
-}
-
-static bool scan_wants(const struct sim_doc *doc, enum sk_scan_kind kind, int64_t before_ms)
-{
-    if (doc == NULL || doc->i.malformed)
-        return false;
-    switch (kind) {
-    case SK_SCAN_TRANSITIONAL:
-        return doc->i.has_operation && doc->i.operation.blocked[0] == '\0';
-    case SK_SCAN_IDLE:
-        return doc->i.status == SK_STATUS_RUNNING && doc->i.last_active_at < before_ms;
-    case SK_SCAN_OUTBOX:
-        return doc->outbox_count > 0;
-    default:
-        return sk_status_info(doc->i.status) != NULL && sk_status_info(doc->i.status)->counts_for_quota;
-    }
-}
-
-static int64_t scan_order(const struct sk_instance *i, enum sk_scan_kind kind)
-{
-    return kind == SK_SCAN_TRANSITIONAL ? i->operation.heartbeat_at : kind == SK_SCAN_IDLE ? i->last_active_at : 0;
-}
-
-/* What a cursor holds: copies, so that records may change while the caller looks at them. */
-struct snapshot {
-    struct sk_instance i;
-    struct sk_event *events;
-    int count;
-};
-
-static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_scan_kind kind, int64_t before_ms)
-{
-    int count = 0;
-
-    for (size_t d = 0; d < DOCS; d++) {
-        const struct sim_doc *doc = w->store->docs[d];
-        int at = count;
-
-        if (!scan_wants(doc, kind, before_ms))
-            continue;
-        while (at > 0 && scan_order(&out[at - 1].i, kind) > scan_order(&doc->i, kind)) {
-            out[at] = out[at - 1];
-            at--;
-        }
-        out[at].i = doc->i;
-        out[at].count = kind == SK_SCAN_OUTBOX ? doc->outbox_count : 0;
-        out[at].events = NULL;
-        if (out[at].count > 0) {
-            out[at].events = malloc((size_t)doc->outbox_count * sizeof(*doc->outbox));
-            if (out[at].events == NULL)
-                abort();
-            memcpy(out[at].events, doc->outbox, (size_t)doc->outbox_count * sizeof(*doc->outbox));
-        }
-        count++;
-    }
-    return count;
-}
-
-static int seam_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit,
-                     sk_scan_fn fn, void *arg, struct sk_error *err)
-{
-    static const char *const names[] = {"transitional", "idle", "outbox", "quota"};
-    struct sim_io io = IO(self, call, SIM_STORE_SCAN, names[kind], false);
-    struct sim_inc *inc = self;
-    struct snapshot *found = NULL;
-    int count = 0, told = 0, status = -1;
-
-    if (sim_send(&io, err) == SIM_REFUSED)
-        goto out;
-    found = many(inc->w, sizeof(*found));
-    count = take_snapshots(inc->w, found, kind, before_ms);
-    if (sim_reply(&io, err) != 0)
-        goto out;
-    while (told < count && told < limit) {
-        sim_monitor_read(inc->w, inc, found[told].i.sandbox_id, &found[told].i);
-        told++;
-        if (!fn(arg, &found[told - 1].i, found[told - 1].events, found[told - 1].count))
-            break;
-    }
-    status = 0;
-out:
-    sim_done(&io, status == 0 ? told : -1, status == 0 ? "= %d records" : "failed", told);
-    for (int i = 0; i < count; i++)
-        free(found[i].events);
-    free(found);
-    return status;
-}
-
-static int seam_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SANDBOX_ID_SIZE], int count,
-                         sk_scan_fn fn, void *arg, struct sk_error *err)
-{
-    struct sim_io io = IO(self, call, SIM_STORE_GET_MANY, NULL, false);
-    struct sim_inc *inc = self;
-    struct sk_instance *found = NULL;
-    int n = 0, status = -1;
-
-    if (sim_send(&io, err) == SIM_REFUSED)
-        goto out;
-    found = many(inc->w, sizeof(*found));
-    for (size_t d = 0; d < DOCS; d++) {
-        bool wanted = false;
-
-        for (int i = 0; i < count && inc->w->store->docs[d] != NULL; i++)
-            wanted = wanted || strcmp(inc->w->store->docs[d]->i.sandbox_id, ids[i]) == 0;
-        if (wanted)
-            found[n++] = inc->w->store->docs[d]->i;
-    }
-    if (sim_reply(&io, err) != 0)
-        goto out;
-    for (int i = 0; i < count; i++)
-        sim_monitor_read(inc->w, inc, ids[i], NULL);
-    for (int i = 0; i < n; i++)
-        sim_monitor_read(inc->w, inc, found[i].sandbox_id, &found[i]);
-    for (int i = 0; i < n; i++) {
-        if (!fn(arg, &found[i], NULL, 0))
-            break;
-    }
-    status = 0;
-out:
-    sim_done(&io, status == 0 ? n : -1, status == 0 ? "%d asked, %d found" : "failed", count, n);
-    free(found);
-    return status;
-}
-
 static void apply_pull(struct sim_world *w, const char (*ids)[SK_SANDBOX_ID_SIZE], int sandboxes,
                        const char (*event_ids)[SK_ULID_SIZE], int events)
 {
@@ -475,37 +363,6 @@ static int seam_timeline_apply(void *self, const struct sk_event *events, int co
 
     SIMPLE_WRITE(io, err, sim_store_apply_timeline(inc->w->store, events, count));
     sim_done(&io, count, "%d events", count);
-    return 0;
-}
-
-static int seam_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
-                              int *count, struct sk_error *err)
-{
-    struct sim_io io = IO(self, call, SIM_STORE_TIMELINE_LIST, sandbox_id, false);
-    struct sim_inc *inc = self;
-    int room = *count, n = 0;
-
-    *count = 0;
-    if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
-        sim_done(&io, -1, "failed");
-        return -1;
-    }
-    /* Newest first, by epoch: events of an older operation may reach the timeline later. */
-    for (size_t i = 0; i < inc->w->store->timeline_count; i++) {
-        const struct sk_timeline_entry *e = &inc->w->store->timeline[i];
-        int at = n < room ? n++ : room;
-
-        if (strcmp(e->sandbox_id, sandbox_id) != 0 || (at == room && (room == 0 || out[room - 1].epoch >= e->epoch))) {
-            n -= at < room;
-            continue;
-        }
-        at = at == room ? room - 1 : at;
-        for (; at > 0 && out[at - 1].epoch < e->epoch; at--)
-            out[at] = out[at - 1];
-        out[at] = *e;
-    }
-    *count = n;
-    sim_done(&io, n, "= %d", n);
     return 0;
 }
 
@@ -650,7 +507,7 @@ static int64_t recount_scope(struct sim_store *store, const char *scope, int64_t
     for (size_t i = 0; i < store->slot_count;) {
         struct sim_slot *slot = &store->slots[i];
 
-        if (strcmp(slot->scope, scope) == 0 && sim_wall(store->w) - slot->at_ms > grace_ms &&
+        if (strcmp(slot->scope, scope) == 0 && sim_wall(store->w) - slot->at_ms >= grace_ms &&
             !counts(sim_store_doc(store->w, slot->sandbox_id))) {
             *slot = store->slots[--store->slot_count];
             changed++;
@@ -658,7 +515,7 @@ static int64_t recount_scope(struct sim_store *store, const char *scope, int64_t
             i++;
         }
     }
-    for (size_t d = 0; d < DOCS; d++) {
+    for (size_t d = 0; d < store->doc_count; d++) {
         const struct sim_doc *doc = store->docs[d];
 
         if (!counts(doc) || (team != NULL && strcmp(doc->i.team_id, team) != 0) ||
@@ -670,18 +527,25 @@ static int64_t recount_scope(struct sim_store *store, const char *scope, int64_t
     return changed;
 }
 
+/* NULL = every scope of which there is a slot. */
 static int64_t apply_recount(struct sim_store *store, const char *scope, int64_t grace_ms)
 {
-    char team[SK_TEAM_ID_SIZE + 8];
-    int64_t changed;
+    char scopes[64][SK_TEAM_ID_SIZE + 8];
+    int64_t changed = 0;
+    int count = 0;
 
     if (scope != NULL)
         return recount_scope(store, scope, grace_ms);
-    changed = recount_scope(store, SK_QUOTA_GLOBAL, grace_ms);
-    for (int i = 0; i < store->w->scenario.teams; i++) {
-        snprintf(team, sizeof(team), "team:team-%d", i);
-        changed += recount_scope(store, team, grace_ms);
+    for (size_t i = 0; i < store->slot_count && count < (int)(sizeof(scopes) / sizeof(scopes[0])); i++) {
+        int k = 0;
+
+        while (k < count && strcmp(scopes[k], store->slots[i].scope) != 0)
+            k++;
+        if (k == count)
+            memcpy(scopes[count++], store->slots[i].scope, sizeof(scopes[0]));
     }
+    for (int k = 0; k < count; k++)
+        changed += recount_scope(store, scopes[k], grace_ms);
     return changed;
 }
 
@@ -729,61 +593,6 @@ static int seam_source_state(void *self, struct sk_call *call, const struct sk_i
     return 0;
 }
 
-static int seam_list(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort,
-                     const char *cursor, int limit, sk_scan_fn fn, void *arg, char **next, struct sk_error *err)
-{
-    struct sim_io io = IO(self, call, SIM_STORE_LIST, NULL, false);
-    struct sim_inc *inc = self;
-    int told = 0;
-
-    (void)sort; /* the order of a page is the Mongo store's business, tested there */
-    *next = NULL;
-    if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
-        sim_done(&io, -1, "failed");
-        return -1;
-    }
-    for (size_t d = 0; d < DOCS; d++) {
-        const struct sim_doc *doc = inc->w->store->docs[d];
-
-        if (doc == NULL || (cursor != NULL && strcmp(doc->i.sandbox_id, cursor) <= 0) ||
-            (filter->statuses != 0 && (filter->statuses & (1u << doc->i.status)) == 0))
-            continue;
-        if (told == limit)
-            break;
-        told++;
-        if (!fn(arg, &doc->i, NULL, 0))
-            break;
-    }
-    sim_done(&io, told, "= %d", told);
-    return 0;
-}
-
-static int seam_stats(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err)
-{
-    struct sim_io io = IO(self, call, SIM_STORE_STATS, NULL, false);
-    struct sim_inc *inc = self;
-
-    memset(out, 0, sizeof(*out));
-    if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
-        sim_done(&io, -1, "failed");
-        return -1;
-    }
-    for (size_t d = 0; d < DOCS; d++) {
-        const struct sim_doc *doc = inc->w->store->docs[d];
-
-        if (doc == NULL)
-            continue;
-        if (doc->i.malformed)
-            out->malformed++;
-        else
-            out->by_status[doc->i.status]++;
-        out->blocked += doc->i.has_operation && doc->i.operation.blocked[0] != '\0';
-        out->pending_outbox += doc->outbox_count > 0;
-    }
-    sim_done(&io, 0, "ok");
-    return 0;
-}
-
 static int seam_nothing(void *self, struct sk_call *call, struct sk_error *err)
 {
     struct sim_io io = IO(self, call, SIM_STORE_PING, NULL, false);
@@ -803,19 +612,19 @@ static const struct sk_store_ops store_ops = {
     .cas = seam_cas,
     .remove = seam_remove,
     .heartbeat = seam_heartbeat,
-    .scan = seam_scan,
-    .get_many = seam_get_many,
+    .scan = sim_store_scan,
+    .get_many = sim_store_get_many,
     .outbox_pull = seam_outbox_pull,
     .timeline_apply = seam_timeline_apply,
-    .timeline_list = seam_timeline_list,
+    .timeline_list = sim_store_timeline_list,
     .command_find = seam_command_find,
     .command_put = seam_command_put,
     .quota_reserve = seam_quota_reserve,
     .quota_release = seam_quota_release,
     .quota_recount = seam_quota_recount,
     .source_state = seam_source_state,
-    .list = seam_list,
-    .stats = seam_stats,
+    .list = sim_store_list,
+    .stats = sim_store_stats,
     .setup = seam_nothing,
     .ping = seam_nothing,
 };

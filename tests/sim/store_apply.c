@@ -42,11 +42,12 @@ struct sim_store *sim_store_new(struct sim_world *w)
 
 void sim_store_free(struct sim_store *store)
 {
-    for (size_t i = 0; i < sizeof(store->docs) / sizeof(store->docs[0]); i++) {
+    for (size_t i = 0; i < store->doc_count; i++) {
         if (store->docs[i] != NULL)
             free(store->docs[i]->outbox);
         free(store->docs[i]);
     }
+    free(store->docs);
     for (size_t i = 0; i < store->result_count; i++)
         free(store->results[i].record.result);
     free(store->results);
@@ -59,7 +60,7 @@ void sim_store_free(struct sim_store *store)
 
 struct sim_doc *sim_store_doc(struct sim_world *w, const char *sandbox_id)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         if (w->store->docs[i] != NULL && strcmp(w->store->docs[i]->i.sandbox_id, sandbox_id) == 0)
             return w->store->docs[i];
     }
@@ -92,16 +93,17 @@ void sim_store_note_status(struct sim_store *store, const char *sandbox_id, enum
 
 static struct sim_doc *doc_new(struct sim_store *store)
 {
-    for (size_t i = 0; i < sizeof(store->docs) / sizeof(store->docs[0]); i++) {
-        if (store->docs[i] == NULL) {
-            store->docs[i] = calloc(1, sizeof(*store->docs[i]));
-            if (store->docs[i] == NULL)
-                break;
-            return store->docs[i];
-        }
-    }
-    fprintf(stderr, "sim: no room for another record\n");
-    abort();
+    struct sim_doc *doc = calloc(1, sizeof(*doc));
+    size_t place = 0;
+
+    if (doc == NULL)
+        abort();
+    while (place < store->doc_count && store->docs[place] != NULL)
+        place++;
+    if (place == store->doc_count)
+        store->docs = sim_grow(store->docs, store->doc_count++, &store->doc_size, sizeof(*store->docs));
+    store->docs[place] = doc;
+    return doc;
 }
 
 static void append_events(struct sim_store *store, struct sim_doc *doc, const struct sk_event *events, int count)
@@ -173,7 +175,7 @@ bool sim_store_apply_insert(struct sim_store *store, struct sim_actor actor, con
 {
     struct sim_doc *doc;
 
-    for (size_t i = 0; i < sizeof(store->docs) / sizeof(store->docs[0]); i++) {
+    for (size_t i = 0; i < store->doc_count; i++) {
         const struct sim_doc *other = store->docs[i];
 
         if (other != NULL &&
@@ -289,7 +291,7 @@ enum sk_cas_result sim_store_apply_cas(struct sim_store *store, struct sim_actor
 enum sk_cas_result sim_store_apply_remove(struct sim_store *store, struct sim_actor actor,
                                           const struct sk_instance *before)
 {
-    for (size_t i = 0; i < sizeof(store->docs) / sizeof(store->docs[0]); i++) {
+    for (size_t i = 0; i < store->doc_count; i++) {
         struct sim_doc *doc = store->docs[i];
 
         if (doc == NULL || strcmp(doc->i.oid, before->oid) != 0)
@@ -337,10 +339,41 @@ static void timeline_phase(struct sk_timeline_entry *e, const struct sk_event *e
     e->phases[i].duration_ms = event->duration_ms;
 }
 
+static const char *result_of(const struct sk_event *event)
+{
+    switch (event->type) {
+    case SK_EVENT_COMPLETED:
+        return "completed";
+    case SK_EVENT_FAILED:
+        return event->to == SK_STATUS_NONE ? "failed" : "compensated";
+    case SK_EVENT_BLOCKED:
+        return "blocked";
+    case SK_EVENT_DELETED:
+        return "deleted";
+    default:
+        return NULL;
+    }
+}
+
+/* A take-over ends the operations of its job that nobody ended. */
+static void end_taken_over(struct sim_store *store, const struct sk_event *event)
+{
+    for (size_t i = 0; i < store->timeline_count && event->job_id[0] != '\0'; i++) {
+        struct sk_timeline_entry *e = &store->timeline[i];
+
+        if (e->result[0] != '\0' || e->epoch >= event->epoch || strcmp(e->job_id, event->job_id) != 0 ||
+            strcmp(e->sandbox_id, event->sandbox_id) != 0)
+            continue;
+        sk_copy_cut(e->result, sizeof(e->result), "takenover");
+        e->ended_at = event->time;
+    }
+}
+
 void sim_store_apply_timeline(struct sim_store *store, const struct sk_event *events, int count)
 {
     for (int i = 0; i < count; i++) {
         const struct sk_event *event = &events[i];
+        const char *result = result_of(event);
         struct sk_timeline_entry *e = timeline_entry(store, event);
 
         memcpy(e->job_id, event->job_id, sizeof(e->job_id));
@@ -350,23 +383,23 @@ void sim_store_apply_timeline(struct sim_store *store, const struct sk_event *ev
             memcpy(e->owner, event->owner, sizeof(e->owner));
         if (event->command_id[0] != '\0')
             memcpy(e->command_id, event->command_id, sizeof(e->command_id));
+        if (event->reason[0] != '\0')
+            memcpy(e->reason, event->reason, sizeof(e->reason));
         if (event->attempt > e->attempt)
             e->attempt = event->attempt;
-        switch (event->type) {
-        case SK_EVENT_CLAIMED:
-        case SK_EVENT_TAKENOVER:
-            e->started_at = event->time;
-            timeline_phase(e, event);
-            break;
-        case SK_EVENT_PHASE:
-            timeline_phase(e, event);
-            break;
-        default:
+        if (result != NULL) {
             e->ended_at = event->time;
-            e->error = event->error;
-            memcpy(e->reason, event->reason, sizeof(e->reason));
-            sk_copy_cut(e->result, sizeof(e->result), sk_event_type_name(event->type) + strlen("lifecycle."));
-            break;
+            sk_copy_cut(e->result, sizeof(e->result), result);
+            if (event->error.code[0] != '\0' || event->error.detail[0] != '\0')
+                e->error = event->error;
+            if (e->started_at == 0)
+                e->started_at = event->time;
+            continue;
         }
+        if (event->type != SK_EVENT_PHASE || e->started_at == 0)
+            e->started_at = event->time;
+        timeline_phase(e, event);
+        if (event->type == SK_EVENT_TAKENOVER)
+            end_taken_over(store, event);
     }
 }

@@ -12,7 +12,7 @@
 
 static bool records_rest(struct sim_world *w, char *why, size_t size)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc == NULL || doc->i.malformed)
@@ -76,7 +76,7 @@ static void *array(size_t count, size_t item)
 static void take_records(struct sim_world *w, struct sk_check_snapshot *s, struct sk_check_record *records,
                          struct sk_check_event *pending)
 {
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
 
         if (doc == NULL)
@@ -151,7 +151,7 @@ void sim_verdict(struct sim_world *w, struct sk_check_report *report)
 {
     struct sk_check_snapshot s = {.now_ms = sim_wall(w) + 10LL * 365 * 24 * 3600 * 1000,
                                   .foreign_writers = w->store->foreign_writers};
-    size_t docs = sizeof(w->store->docs) / sizeof(w->store->docs[0]);
+    size_t docs = w->store->doc_count;
     struct sk_check_record *records = array(docs, sizeof(*records));
     struct sk_check_event *pending = array(docs * SK_OUTBOX_MAX, sizeof(*pending));
     struct sk_remote *remotes = array(w->provider->object_count, sizeof(*remotes));

@@ -190,7 +190,7 @@ static void dispatcher_fiber(void *arg)
 
 static bool owns_operation(struct sim_inc *inc)
 {
-    for (size_t i = 0; i < sizeof(inc->w->store->docs) / sizeof(inc->w->store->docs[0]); i++) {
+    for (size_t i = 0; i < inc->w->store->doc_count; i++) {
         const struct sim_doc *doc = inc->w->store->docs[i];
 
         if (doc != NULL && doc->i.has_operation && strcmp(doc->i.operation.owner, inc->id) == 0)
@@ -275,7 +275,7 @@ static void keeper(void *arg)
         sim_inc_start(w, slot);
 }
 
-void sim_inc_start(struct sim_world *w, int slot)
+struct sim_inc *sim_inc_new(struct sim_world *w, int slot)
 {
     struct sim_inc *inc = calloc(1, sizeof(*inc));
     char name[SIM_NAME_SIZE];
@@ -319,10 +319,17 @@ void sim_inc_start(struct sim_world *w, int slot)
         .arg = inc,
     };
     inc->started_us = sim_now_us(w->sched);
+    return inc;
+}
+
+void sim_inc_start(struct sim_world *w, int slot)
+{
+    struct sim_inc *inc = sim_inc_new(w, slot);
+
     w->slots[slot] = inc;
     w->keepers++;
-    SIM_TRACE(w, "%s starts as %s", name, inc->id);
-    sim_spawn(&w->group, name, keeper, inc);
+    SIM_TRACE(w, "%s starts as %s", inc->group.name, inc->id);
+    sim_spawn(&w->group, inc->group.name, keeper, inc);
 }
 
 void sim_inc_drain(struct sim_inc *inc)
@@ -394,7 +401,7 @@ static struct sim_inc *one_at_work(struct sim_world *w, char sandbox_id[SK_SANDB
     struct sim_inc *found = NULL;
     size_t seen = 0;
 
-    for (size_t i = 0; i < sizeof(w->store->docs) / sizeof(w->store->docs[0]); i++) {
+    for (size_t i = 0; i < w->store->doc_count; i++) {
         const struct sim_doc *doc = w->store->docs[i];
         struct sim_inc *owner = doc == NULL || !doc->i.has_operation ? NULL : sim_inc_by_id(w, doc->i.operation.owner);
 

@@ -6,6 +6,7 @@
 
 #include "tests/sim/servers.h"
 
+struct sim_inc *sim_inc_new(struct sim_world *w, int slot); /* with its seams; nothing runs yet */
 void sim_inc_start(struct sim_world *w, int slot);
 void sim_inc_drain(struct sim_inc *inc);
 void sim_incs_free(struct sim_world *w);
