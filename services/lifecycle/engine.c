@@ -576,14 +576,19 @@ int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *bloc
 {
     const struct lc_settings *s = &run->replica->settings;
     int64_t now_ms = sk_wall_ms(run->replica->sched), pause_ms;
+    bool unreached = (cause->code == SK_ERR_PROVIDER_ERROR || cause->code == SK_ERR_PROVIDER_TIMEOUT) &&
+                     cause->outcome == SK_OUTCOME_FAILED && cause->provider_status == 0;
     struct sk_operation *op = &run->after.operation;
     struct sk_event *event;
     int count = 0;
 
     run->before = run->record;
     run->after = run->record;
-    op->attempt++;
-    pause_ms = lc_backoff_ms(run->replica->sched, s->retry_first_ms, s->retry_max_ms, op->attempt - 1);
+    /* A provider that could not even be reached was not tried: its outage must not block what only waits for its end.
+     */
+    if (!unreached)
+        op->attempt++;
+    pause_ms = lc_backoff_ms(run->replica->sched, s->retry_first_ms, s->retry_max_ms, unreached ? 1 : op->attempt - 1);
     /* Once the deleted event is out there is nothing left that could fail for good, and no event may follow it. */
     *blocked = op->attempt >= s->retry_limit && !deleted_event_out(&run->record);
     op->failed_at = op->heartbeat_at = now_ms;

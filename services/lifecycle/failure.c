@@ -78,8 +78,8 @@ static bool called_back(struct lc_run *run, enum lc_outcome *outcome)
         lc_remote_clean_own(run);
         return true;
     case LC_CANCEL_DEADLINE:
-        sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the step after phase %s did not end in time",
-                run->record.operation.phase);
+        sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the step after phase %s did not end in time",
+                        run->record.operation.phase);
         return false;
     default:
         return false;
@@ -115,7 +115,7 @@ enum lc_outcome lc_operation_failed(struct lc_run *run)
         return LC_OUTCOME_AGAIN;
     case SK_ERR_CANCELLED:
         /* Nobody called this job back: the provider's client gave up by itself. */
-        sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the call was given up");
+        sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the call was given up");
         break;
     default:
         break;

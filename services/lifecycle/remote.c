@@ -84,7 +84,7 @@ int lc_remote_remove(struct lc_run *run)
         if (round > 0 && !lc_pause(run, lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, POLL_MAX_MS, round - 1)))
             return lc_engine_guard(run) != 0
                        ? -1
-                       : sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox is still there");
+                       : sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox is still there");
     }
 }
 
@@ -148,7 +148,7 @@ static int wait_ready(struct lc_run *run, struct sk_remote *remote, bool guarded
         if (round > 0 && p->ops->get(p->self, run->call, remote->id, remote, &found, &run->err) != 0)
             return sk_fail_context(&run->err, "cannot look at the sandbox");
         if (!found || remote->state == SK_REMOTE_ENDED || remote->state == SK_REMOTE_STOPPING) {
-            sk_fail(&run->err, SK_ERR_PROVIDER_ERROR, "the sandbox ended while it started");
+            sk_fail_unknown(&run->err, SK_ERR_PROVIDER_ERROR, "the sandbox ended while it started");
             return -1;
         }
         if (remote->state == SK_REMOTE_PAUSED && p->ops->resume(p->self, run->call, remote->id, &run->err) != 0)
@@ -160,7 +160,7 @@ static int wait_ready(struct lc_run *run, struct sk_remote *remote, bool guarded
                 break;
         }
         if (sk_mono_us(run->replica->sched) >= end_us)
-            return sk_fail(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox did not become ready in time");
+            return sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox did not become ready in time");
         if (!lc_pause(run, lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, POLL_MAX_MS, round)) && !guarded)
             return sk_fail(&run->err, SK_ERR_CANCELLED, "the job was called back");
     }
