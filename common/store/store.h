@@ -116,7 +116,8 @@ struct sk_store {
 };
 
 struct sk_store_ops {
-    /* Reads one record. *found tells; a malformed document is found with out->malformed set. */
+    /* Reads one record. *found tells; a malformed document is found with out->malformed set. On error *out is as it
+     * was, *found is false. */
     int (*get)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_instance *out, bool *found,
                struct sk_error *err);
     int (*find)(void *self, struct sk_call *call, const struct sk_identity *identity, struct sk_instance *out,

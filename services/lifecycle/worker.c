@@ -127,13 +127,16 @@ bool lc_pause(struct lc_run *run, int64_t ms)
 int lc_read(struct lc_run *run)
 {
     const struct sk_store *store = run->replica->seams.store;
+    bool found;
 
-    if (store->ops->get(store->self, lc_commit_call(run), run->job->sandbox_id, &run->record, &run->found, &run->err) !=
-        0) {
+    /* What is known of the record stays known when it cannot be read: a `found` that became false would turn the next
+     * write, which tells of the failure, into an insert. */
+    if (store->ops->get(store->self, lc_commit_call(run), run->job->sandbox_id, &run->record, &found, &run->err) != 0) {
         if (run->err.code == SK_ERR_STORE_UNAVAILABLE)
             lc_note_store(run->replica, false);
         return -1;
     }
+    run->found = found;
     lc_note_store(run->replica, true);
     run->provider = run->found ? lc_provider(run->replica, run->record.provider) : NULL;
     return 0;

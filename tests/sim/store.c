@@ -83,17 +83,23 @@ static int read_one(struct sim_io *io, struct sim_doc *(*look)(struct sim_world 
                     struct sk_instance *out, bool *found, struct sk_error *err)
 {
     struct sim_world *w = io->inc->w;
-    struct sim_doc *doc = NULL;
+    struct sk_instance seen;
+    struct sim_doc *doc;
+    bool there;
 
     *found = false;
     if (sim_send(io, err) == SIM_REFUSED)
         goto failed;
+    /* As it is now: it may be another one when the reply arrives. */
     doc = look(w, key);
-    if (doc != NULL)
-        *out = doc->i;
-    *found = doc != NULL;
+    there = doc != NULL;
+    if (there)
+        seen = doc->i;
     if (sim_reply(io, err) != 0)
         goto failed;
+    *found = there;
+    if (there)
+        *out = seen;
     sim_monitor_read(w, io->inc, *found ? out->sandbox_id : io->about, *found ? out : NULL);
     sim_done(io, *found ? (int64_t)out->status + 1 : 0, "= %s epoch %lld seq %lld op %s%s",
              *found ? sk_status_name(out->status) : "no record", *found ? (long long)out->epoch : 0,
