@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The error type: filling, prefixing, and the constants of each code out of proto/errors.def. */
+#define SK_ERROR_IMPLEMENTATION
 #include "common/base/error.h"
 
 #include "common/base/id.h"

@@ -78,7 +78,8 @@ void sk_metric_register(struct sk_metric *metric)
             misdeclared(metric, "another metric has this name");
     }
     if (metric->kind == SK_METRIC_HISTOGRAM) {
-        metric->bucket_counts = calloc((size_t)(count1 * count2 * (buckets + 1)), sizeof(*metric->bucket_counts));
+        metric->bucket_counts =
+            calloc((size_t)count1 * (size_t)count2 * ((size_t)buckets + 1), sizeof(*metric->bucket_counts));
         if (metric->bucket_counts == NULL)
             misdeclared(metric, "out of memory");
     }

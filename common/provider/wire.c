@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * JSON over HTTP for provider adapters: nothing here trusts an answer to be what its status says. */
+#define SK_WIRE_IMPLEMENTATION
 #include "common/provider/wire.h"
 
 #include "common/base/id.h"

@@ -77,6 +77,10 @@ SK_MUST_USE int sk_wire_json(struct sk_call *call, const struct sk_wire_request 
 int sk_wire_fail(struct sk_error *err, const struct sk_wire_answer *answer, const char *what);
 /* A good status with a body that makes no sense: provider_error, outcome UNKNOWN; returns -1. */
 int sk_wire_fail_body(struct sk_error *err, const struct sk_wire_answer *answer, const char *what, const char *why);
+#if defined(__clang_analyzer__) && !defined(SK_WIRE_IMPLEMENTATION)
+#define sk_wire_fail(...)      ((void)(sk_wire_fail)(__VA_ARGS__), -1) /* as in error.h */
+#define sk_wire_fail_body(...) ((void)(sk_wire_fail_body)(__VA_ARGS__), -1)
+#endif
 /* The lifecycle API's own "no such sandbox": 404 and a JSON object with a code. */
 bool sk_wire_absent(const struct sk_wire_answer *answer);
 /* The text of a JSON string; NULL when it is none or holds a NUL, which a C string would hide. */

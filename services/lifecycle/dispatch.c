@@ -279,7 +279,7 @@ void lc_queue_refuse_busy(struct lc_replica *r, struct lc_queue *queue, struct l
 static void enqueue(struct lc_replica *r, struct lc_queue *queue, struct lc_held *held)
 {
     bool overtakes = held->command.verb == LC_VERB_DELETE || held->command.verb == LC_VERB_RECOVER;
-    struct sk_list *at = &queue->waiting;
+    struct sk_list *at;
 
     held->queue = queue;
     queue->count++;

@@ -230,6 +230,7 @@ static void advance(struct connection *c, const char *data, size_t len)
             used = n;
             c->lingered += n;
         } else if (c->phase == PHASE_TUNNEL) {
+            /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a tunnel has its exchange */
             if (!x->paused && n > 0) {
                 sk_conn_timeout(&c->conn, c->server->limits.tunnel_ms);
                 if (x->ops != NULL && x->ops->on_body != NULL)
@@ -246,6 +247,7 @@ static void advance(struct connection *c, const char *data, size_t len)
                 break;
             }
         } else if (c->phase == PHASE_EXCHANGE) {
+            /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): an exchange phase has its exchange */
             if (x->upgraded) {
                 c->phase = PHASE_TUNNEL;
                 x->end_told = false;
@@ -308,6 +310,7 @@ static void advance(struct connection *c, const char *data, size_t len)
     bool wanted = true;
     if (c->x != NULL && c->x->paused && !c->x->message.complete)
         wanted = false; /* back-pressure of a body */
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): a tunnel has its exchange */
     if (c->phase == PHASE_TUNNEL && c->x->paused)
         wanted = false;
     if (c->pending.len >= PIPELINE_MAX)

@@ -158,6 +158,8 @@ struct text {
 
 static void text_add(struct text *t, const char *s, size_t len)
 {
+    if (len == 0)
+        return;
     if (t->len + len > t->size) {
         size_t size = (t->len + len) * 2 + 256;
         char *grown = realloc(t->data, size);
