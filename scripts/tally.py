@@ -16,10 +16,13 @@ def counts(text):
         ctest = re.fullmatch(r"\d+% tests passed, (\d+) tests failed out of (\d+)", line.strip())
         pytest = re.fullmatch(r"=*\s*((?:\d+ (?:passed|failed|skipped|error|errors|xfailed|xpassed|warnings?|deselected)(?:, )?)+) in [\d.]+s.*", line.strip())
         node = re.fullmatch(r"(?:ℹ|#) (pass|fail|skipped) (\d+)", line.strip())
+        again = re.fullmatch(r"second try: (\d+) failed before", line.strip())
         plain = re.fullmatch(r"(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?", line.strip())
         if ctest:
             failed += int(ctest.group(1))
             passed += int(ctest.group(2)) - int(ctest.group(1))
+        elif again: # they passed alone: the count of the first try is void
+            failed -= int(again.group(1))
         elif plain:
             passed, failed, skipped = passed + int(plain.group(1)), failed + int(plain.group(2)), skipped + int(plain.group(3) or 0)
         elif pytest:
