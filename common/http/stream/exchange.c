@@ -170,6 +170,7 @@ static void text_add(struct text *t, const char *s, size_t len)
         t->data = grown;
         t->size = size;
     }
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): with len > 0 there is a buffer by now */
     memcpy(t->data + t->len, s, len);
     t->len += len;
 }
