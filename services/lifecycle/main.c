@@ -757,6 +757,7 @@ int main(int argc, char **argv)
     status = sk_service_cli(&cli, argc, argv);
     if (status >= 0)
         return status;
+    sk_fault_check();
     if (!setup_only)
         hold_signals(true);
     /* Dozens of mostly sleeping threads: one heap each would cost more than the service itself. */
