@@ -16,7 +16,6 @@
 #include <string.h>
 
 #define LIMIT_MAX   500
-#define BUDGET_US   1000000
 #define CURSOR_SIZE 256
 #define TIES_FIRST  64 /* records of one moment that a set's page allows for at first */
 
@@ -272,8 +271,11 @@ static int list_windows(struct page *page, const struct position *from, const ch
                         unsigned statuses, struct sk_error *err)
 {
     struct sk_mongo_hints *hints = &page->op->store->hints;
-    struct sk_time_walk walk = {
-        .field = page->field, .descending = page->descending, .fn = give, .arg = page, .budget_us = BUDGET_US};
+    struct sk_time_walk walk = {.field = page->field,
+                                .descending = page->descending,
+                                .fn = give,
+                                .arg = page,
+                                .budget_us = page->op->store->list_budget_us};
     int64_t low = SK_WINDOW_TIME_MIN, high = SK_WINDOW_TIME_MAX;
     bson_t leading = BSON_INITIALIZER, rest = BSON_INITIALIZER;
     bool plain;
@@ -503,8 +505,11 @@ static int list_sets(struct page *page, const struct position *from, const char 
 static int list_ids(struct page *page, const struct position *from, unsigned statuses, struct sk_error *err)
 {
     struct sk_mongo_hints *hints = &page->op->store->hints;
-    struct sk_id_walk walk = {
-        .fn = give, .arg = page, .budget_us = BUDGET_US, .want = page->limit + 1, .inclusive = true};
+    struct sk_id_walk walk = {.fn = give,
+                              .arg = page,
+                              .budget_us = page->op->store->list_budget_us,
+                              .want = page->limit + 1,
+                              .inclusive = true};
     bson_t rest = BSON_INITIALIZER;
     bool plain;
     int result;

@@ -112,6 +112,7 @@ struct sk_store_mongo {
     struct sk_mongo_waiter *first_waiter, **last_waiter;
 
     struct sk_mongo_hints hints;
+    int64_t list_budget_us; /* how long one page may take before it ends early */
 
     pthread_mutex_t stats_lock; /* the last statistics, see stats.c */
     struct sk_stats stats;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LIST_BUDGET_US 1000000
+
 static const struct sk_store_ops mongo_ops = {
     .get = sk_mongo_get,
     .find = sk_mongo_find_identity,
@@ -64,6 +66,7 @@ int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct 
         return sk_fail(err, SK_ERR_INTERNAL, "out of memory");
     store->sched = sched;
     store->source_check = config->source_check;
+    store->list_budget_us = LIST_BUDGET_US;
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->stats_lock, NULL);
     pthread_mutex_init(&store->source_lock, NULL);

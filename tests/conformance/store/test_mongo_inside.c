@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What can only be reached from inside the Mongo store: pages that end early in every place, connections that were cut
+ * while idle, the search for slots among many, hints that are wrong; and connections over TLS. */
+#include "common/store/mongo.h"
+#include "tests/conformance/store/fixture.h"
+#include "tests/conformance/store/mongo_fixture.h"
+#include "tests/conformance/store/proxy.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#undef OPS
+#undef SELF
+#define OPS  (f.store.ops)
+#define SELF (f.store.self)
+
+/* Every page ends after its first window, wherever that is: the lists are complete all the same. */
+START_TEST(test_early_pages)
+{
+    struct sk_error err = {0};
+    struct mf f;
+
+    mf_open(&f, 0, "", 2);
+    ck_assert_msg(OPS->setup(SELF, NULL, &err) == 0, "%s", err.message);
+    ((struct sk_store_mongo *)f.store.self)->list_budget_us = -1;
+    f.c.records = 60;
+    ck_assert_msg(sk_store_check_lists(&f.c), "%s", f.c.failure);
+    mf_close(&f);
+}
+END_TEST
+
+/* Hints decide about time only. */
+START_TEST(test_wrong_hints)
+{
+    static const long long wrong[] = {1, 1577836800000, 1764500000000, 4102444800000, 253402300799998, -5};
+    struct sk_store_mongo *store;
+    struct mf f;
+
+    mf_open(&f, 0, "", 2);
+    store = f.store.self;
+    f.c.records = 30;
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        atomic_store(&store->hints.oldest_active, wrong[i]);
+        atomic_store(&store->hints.oldest_running, wrong[i]);
+        atomic_store(&store->hints.idle_width, wrong[i]);
+        for (int sort = 0; sort < 4; sort++)
+            atomic_store(&store->hints.width[sort], wrong[i]);
+        ck_assert_msg(sk_store_check_lists(&f.c), "hint %lld: %s", wrong[i], f.c.failure);
+        {
+            mongoc_collection_t *records = mf_collection(&f, INSTANCES);
+
+            ck_assert(mongoc_collection_drop(records, NULL));
+            mongoc_collection_destroy(records);
+        }
+    }
+    mf_close(&f);
+}
+END_TEST
+
+/* A cancel that comes when the answer was there already shuts the connection down after its use. The next call of that
+ * client finds it out by itself: it succeeds, and a write is not called unknown. */
+START_TEST(test_cut_while_idle)
+{
+    struct sk_instance record, after;
+    struct sk_error err = {0};
+    struct sk_store_mongo *store;
+    struct sk_event event;
+    struct mf f;
+
+    mf_open(&f, 0, "retryWrites=false&retryReads=false", 1);
+    store = f.store.self;
+    ck_assert_msg(sc_running(&f.c, &record), "%s", f.c.failure);
+    for (int i = 0; i < 3; i++) {
+        sk_mongo_stream_interrupt(&store->clients[0]);
+        ck_assert(sk_mongo_stream_broken(&store->clients[0]));
+        sc_claim(&f.c, &record, &after, &event, SK_OP_STOP, "replica-a");
+        ck_assert_msg(OPS->cas(SELF, NULL, &record, &after, &event, 1, NULL, &err) == SK_CAS_APPLIED, "%s",
+                      err.message);
+        ck_assert(!sk_mongo_stream_broken(&store->clients[0]));
+        record = after;
+    }
+    mf_close(&f);
+}
+END_TEST
+
+/* A server that closes idle connections (or a firewall that forgets them): nothing is lost by it. */
+START_TEST(test_closed_while_idle)
+{
+    struct proxy *proxy = proxy_start(mf_server.port);
+    struct sk_instance record, after;
+    struct sk_error err = {0};
+    struct sk_event event;
+    struct mf f;
+
+    mf_open(&f, proxy_port(proxy), "", 1);
+    ck_assert_msg(sc_running(&f.c, &record), "%s", f.c.failure);
+    for (int i = 0; i < 3; i++) {
+        enum sk_cas_result result;
+
+        proxy_down(proxy, true);
+        sk_sleep_ms(&sk_sched_system, 150);
+        proxy_down(proxy, false);
+        sk_sleep_ms(&sk_sched_system, 150);
+        sc_claim(&f.c, &record, &after, &event, SK_OP_STOP, "replica-a");
+        result = OPS->cas(SELF, NULL, &record, &after, &event, 1, NULL, &err);
+        /* The connection looked alive when the command was written: then nobody can know. */
+        ck_assert(result == SK_CAS_APPLIED || (result == SK_CAS_ERROR && err.code == SK_ERR_STORE_UNAVAILABLE));
+        if (result == SK_CAS_ERROR) {
+            result = OPS->cas(SELF, NULL, &record, &after, &event, 1, NULL, &err);
+            ck_assert_msg(result == SK_CAS_APPLIED, "%d: %s", (int)result, err.message);
+        }
+        record = after;
+    }
+    mf_close(&f);
+    proxy_stop(proxy);
+}
+END_TEST
+
+/* Thousands of slots, the free ones in one place only: found, and never more than there are. */
+START_TEST(test_many_slots)
+{
+    struct sk_error err = {0};
+    mongoc_collection_t *quota;
+    mongoc_bulk_operation_t *bulk;
+    bson_error_t error;
+    bool granted;
+    struct mf f;
+    bson_t *counter;
+
+    mf_open(&f, 0, "", 4);
+    ck_assert_msg(OPS->setup(SELF, NULL, &err) == 0, "%s", err.message);
+    quota = mf_collection(&f, "sandkeep_quota");
+    bulk = mongoc_collection_create_bulk_operation_with_opts(quota, NULL);
+    for (int i = 0; i < 3000; i++) {
+        char id[32], holder[32], held[64];
+        bson_t *doc;
+
+        snprintf(id, sizeof(id), "global#%08d", i);
+        snprintf(holder, sizeof(holder), "app-%016d", i);
+        snprintf(held, sizeof(held), "global/%s", holder);
+        doc = i == 2998 ? BCON_NEW("_id", BCON_UTF8(id), "scope", "global", "slot", BCON_INT64(i), "free",
+                                   BCON_UTF8(id), "at", BCON_DATE_TIME(1))
+                        : BCON_NEW("_id", BCON_UTF8(id), "scope", "global", "slot", BCON_INT64(i), "holder",
+                                   BCON_UTF8(holder), "held", BCON_UTF8(held), "at", BCON_DATE_TIME(1));
+        mongoc_bulk_operation_insert(bulk, doc);
+        bson_destroy(doc);
+    }
+    counter = BCON_NEW("_id", "slots:global", "counts", "global", "slots", BCON_INT64(3000));
+    mongoc_bulk_operation_insert(bulk, counter);
+    bson_destroy(counter);
+    ck_assert_msg(mongoc_bulk_operation_execute(bulk, NULL, &error) != 0, "%s", error.message);
+    mongoc_bulk_operation_destroy(bulk);
+    mongoc_collection_destroy(quota);
+    ck_assert_msg(OPS->quota_reserve(SELF, NULL, "global", 2998, "app-new", &granted, &err) == 0 && !granted,
+                  "below a lowered limit: %s", err.message);
+    ck_assert_msg(OPS->quota_reserve(SELF, NULL, "global", 3000, "app-new", &granted, &err) == 0 && granted, "%s",
+                  err.message);
+    ck_assert_msg(OPS->quota_reserve(SELF, NULL, "global", 3000, "app-newer", &granted, &err) == 0 && !granted, "%s",
+                  err.message);
+    ck_assert_msg(OPS->quota_reserve(SELF, NULL, "global", 3001, "app-newer", &granted, &err) == 0 && granted, "%s",
+                  err.message);
+    mf_close(&f);
+}
+END_TEST
+
+/* ---- TLS --------------------------------------------------------------------------------------- */
+
+struct tls {
+    char dir[64], certificate[96], key[96];
+    pid_t pid;
+    int port, control;
+};
+
+static bool run_quietly(const char *command)
+{
+    char line[512];
+
+    snprintf(line, sizeof(line), "%s >/dev/null 2>&1", command);
+    return system(line) == 0; /* constant text and names of mkdtemp */
+}
+
+static bool start_tls(struct tls *tls)
+{
+    char command[512], server[16], port[16] = "";
+    int in[2], out[2];
+
+    strcpy(tls->dir, "/tmp/sk-tls-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(tls->dir));
+    snprintf(tls->certificate, sizeof(tls->certificate), "%s/cert.pem", tls->dir);
+    snprintf(tls->key, sizeof(tls->key), "%s/key.pem", tls->dir);
+    snprintf(command, sizeof(command),
+             "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext "
+             "subjectAltName=IP:127.0.0.1 -keyout %s -out %s",
+             tls->key, tls->certificate);
+    if (!run_quietly(command) || !run_quietly("python3 -c 'import ssl'"))
+        return false;
+    ck_assert_int_eq(pipe(in), 0);
+    ck_assert_int_eq(pipe(out), 0);
+    tls->pid = fork();
+    if (tls->pid == 0) {
+        dup2(in[0], 0);
+        dup2(out[1], 1);
+        close(in[1]);
+        close(out[0]);
+        snprintf(server, sizeof(server), "%d", mf_server.port);
+        execlp("python3", "python3", SK_TLS_PROXY, server, tls->certificate, tls->key, (char *)NULL);
+        _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    tls->control = in[1];
+    for (size_t n = 0; n < sizeof(port) - 1 && read(out[0], port + n, 1) == 1 && port[n] != '\n'; n++)
+        ;
+    close(out[0]);
+    tls->port = atoi(port);
+    ck_assert_int_gt(tls->port, 0);
+    return true;
+}
+
+static void end_tls(struct tls *tls)
+{
+    char command[160];
+
+    close(tls->control);
+    kill(tls->pid, SIGKILL);
+    waitpid(tls->pid, NULL, 0);
+    snprintf(command, sizeof(command), "rm -r %s", tls->dir);
+    (void)run_quietly(command);
+}
+
+START_TEST(test_tls)
+{
+    struct sk_instance record, after;
+    struct sk_error err = {0};
+    struct sk_event event;
+    struct tls tls;
+    struct mf f;
+    char options[256];
+    unsigned sent;
+
+    if (!start_tls(&tls)) {
+        fprintf(stderr, "TLS test skipped: no openssl or python3\n");
+        return;
+    }
+    snprintf(options, sizeof(options), "tls=true&tlsCAFile=%s", tls.certificate);
+    mf_open(&f, tls.port, options, 1);
+    ck_assert_msg(sc_running(&f.c, &record), "%s", f.c.failure);
+    /* What left is counted above the encryption: one command, one more. */
+    sent = ((struct sk_store_mongo *)f.store.self)->clients[0].sent;
+    ck_assert_uint_eq(sent, 1);
+    sc_claim(&f.c, &record, &after, &event, SK_OP_STOP, "replica-a");
+    kill(tls.pid, SIGSTOP);
+    {
+        struct sk_call call;
+        int64_t started_us = sk_mono_us(&sk_sched_system);
+
+        sk_call_init(&call, &sk_sched_system);
+        call.deadline_us = started_us + 300000;
+        ck_assert_int_eq(OPS->cas(SELF, &call, &record, &after, &event, 1, NULL, &err), SK_CAS_ERROR);
+        ck_assert_int_eq(err.outcome, SK_OUTCOME_UNKNOWN);
+        ck_assert_int_lt((sk_mono_us(&sk_sched_system) - started_us) / 1000, 600);
+    }
+    kill(tls.pid, SIGCONT);
+    /* The frozen request may still be carried out: what is true is read back, as the contract says. */
+    sk_sleep_ms(&sk_sched_system, 200);
+    {
+        struct sk_instance now;
+        bool found = false;
+
+        ck_assert_msg(OPS->get(SELF, NULL, record.sandbox_id, &now, &found, &err) == 0 && found, "%s", err.message);
+        ck_assert(now.epoch == record.epoch || now.epoch == after.epoch);
+    }
+    mf_close(&f);
+    /* Nobody vouches for it: not connected, certainly nothing sent. */
+    mf_open(&f, tls.port, "tls=true&serverSelectionTimeoutMS=500", 1);
+    ck_assert_int_ne(OPS->ping(SELF, NULL, &err), 0);
+    ck_assert_int_eq(err.code, SK_ERR_STORE_UNAVAILABLE);
+    ck_assert_int_eq(err.outcome, SK_OUTCOME_FAILED);
+    mf_close(&f);
+    mf_open(&f, tls.port, "tls=true&tlsAllowInvalidCertificates=true", 1);
+    ck_assert_msg(OPS->ping(SELF, NULL, &err) == 0, "%s", err.message);
+    mf_close(&f);
+    end_tls(&tls);
+}
+END_TEST
+
+int main(void)
+{
+    const TTest *const tests[] = {test_early_pages,       test_wrong_hints, test_cut_while_idle,
+                                  test_closed_while_idle, test_many_slots,  test_tls};
+
+    return mf_main("store_mongo_inside", tests, 6, 280);
+}
