@@ -147,8 +147,7 @@ const struct sk_config_key lc_config_keys[] = {
 };
 const size_t lc_config_key_count = sizeof(lc_config_keys) / sizeof(lc_config_keys[0]);
 
-/* ---- rules between keys
- * ------------------------------------------------------------------------------------------------ */
+/* ---- rules between keys ------------------------------------------------------------------------- */
 static int rule(bool holds, FILE *problems, const char *text)
 {
     if (!holds)
@@ -208,8 +207,7 @@ int lc_config_check(void *values, FILE *problems)
     return n;
 }
 
-/* ---- settings
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- settings ----------------------------------------------------------------------------------- */
 /* At the last colon, unless a '/' follows it: then it belongs to a port (reference §7). */
 static void split_image(const char *text, struct sk_image *out)
 {

@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the inbox
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- the inbox ---------------------------------------------------------------------------------- */
 static void ring(struct lc_replica *r, bool was_silent)
 {
     if (was_silent && r->hooks.wake_dispatcher != NULL)
@@ -78,8 +77,7 @@ void lc_dispatch_post(struct lc_replica *r, enum lc_job_kind kind, const char *s
     inbox_add(r, &r->posts, &one);
 }
 
-/* ---- held commands
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- held commands ------------------------------------------------------------------------------ */
 void lc_held_free(struct lc_held *held)
 {
     lc_answer_drop(held->answer);
@@ -115,8 +113,7 @@ void lc_held_fail(struct lc_replica *r, struct lc_held *held, const struct sk_er
     lc_answer_drop(answer);
 }
 
-/* ---- queues
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- queues ------------------------------------------------------------------------------------- */
 static struct lc_queue *queue_of(struct lc_replica *r, const char *sandbox_id, bool make)
 {
     struct lc_queue *queue = sk_map_get(&r->queues, sandbox_id);
@@ -237,8 +234,7 @@ void lc_queue_start(struct lc_replica *r, struct lc_queue *queue)
     lc_jobs_push(r, job);
 }
 
-/* ---- deliveries
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- deliveries --------------------------------------------------------------------------------- */
 static void refuse(struct lc_replica *r, struct lc_held *held, const struct sk_error *err)
 {
     struct lc_answer *answer = lc_answer_new();
@@ -379,8 +375,7 @@ int lc_dispatch_want(struct lc_replica *r)
     return room > 0 ? room : 0;
 }
 
-/* ---- what came in
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- what came in ------------------------------------------------------------------------------- */
 static void take_finished(struct lc_replica *r, struct lc_held *held)
 {
     struct lc_queue *queue = held->queue;

@@ -12,8 +12,7 @@
 #define GUARD_POLL_MS       25
 #define TRIES_BEFORE_CLAIM  3 /* a job that owns nothing yet gives its worker back instead of waiting for the store */
 
-/* ---- events
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- events ------------------------------------------------------------------------------------- */
 /* An event of the change in hand: run->after already says how it ends, `from` how it began. */
 static struct sk_event *event_add(struct lc_run *run, int *count, enum sk_event_type type, enum sk_status from,
                                   enum sk_status to, const struct sk_operation *op)
@@ -50,8 +49,7 @@ static int64_t since_ms(int64_t now_ms, int64_t then_ms)
     return now_ms > then_ms ? now_ms - then_ms : 0;
 }
 
-/* ---- the write
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the write ---------------------------------------------------------------------------------- */
 enum verdict { VERDICT_APPLIED, VERDICT_UNCHANGED, VERDICT_CHANGED, VERDICT_UNKNOWN };
 
 static bool same_operation(const struct sk_instance *a, const struct sk_instance *b)
@@ -166,8 +164,7 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
     return 0;
 }
 
-/* ---- deadlines
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- deadlines ---------------------------------------------------------------------------------- */
 /* Of the step that leads to phase `index` (index = count: the terminal commit takes as long as a claim). */
 static int64_t step_deadline_ms(const struct lc_run *run, enum sk_op type, int index)
 {
@@ -190,8 +187,7 @@ static int64_t begin_step(struct lc_run *run)
     return run->call->deadline_us;
 }
 
-/* ---- claim
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- claim -------------------------------------------------------------------------------------- */
 static bool taken_over(const struct lc_run *run, const struct sk_operation *old)
 {
     if (old->job_id[0] == '\0')
@@ -346,8 +342,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
     return 0;
 }
 
-/* ---- while it runs
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- while it runs ------------------------------------------------------------------------------ */
 int lc_engine_guard(struct lc_run *run)
 {
     const struct sk_sched *sched = run->replica->sched;
@@ -423,9 +418,7 @@ void lc_engine_forget(struct lc_run *run)
     run->call->deadline_us = 0;
 }
 
-/* ---- ends
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- ends --------------------------------------------------------------------------------------- */
 /* run->after = the record without its operation, in `status`. */
 static void end_operation(struct lc_run *run, enum sk_status status, const char *result, const struct sk_error *cause)
 {
@@ -562,8 +555,7 @@ int lc_engine_remove(struct lc_run *run)
     return 0;
 }
 
-/* ---- failures, hand-over, activity
- * ---------------------------------------------------------------------------------------- */
+/* ---- failures, hand-over, activity -------------------------------------------------------------- */
 static bool deleted_event_out(const struct sk_instance *record)
 {
     const struct sk_op_info *info = sk_op_info(SK_OP_DELETE);

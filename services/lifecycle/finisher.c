@@ -53,8 +53,7 @@ static void take_over(struct batch *b)
     pthread_mutex_unlock(&r->finish_lock);
 }
 
-/* ---- preparing
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- preparing ---------------------------------------------------------------------------------- */
 static char *conflict_text(const struct lc_command *command)
 {
     struct lc_answer answer;
@@ -120,8 +119,7 @@ static bool wait_a_little(struct batch *b, int tries)
     return !lc_stopping(r);
 }
 
-/* ---- storing
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- storing ------------------------------------------------------------------------------------ */
 /* Another replica was given the same id and was faster: its answer is the answer (contract/messaging.md §2). */
 static int take_first_answer(struct batch *b, struct lc_held *held)
 {
@@ -224,8 +222,7 @@ static void reply_all(struct batch *b)
     }
 }
 
-/* ---- events and dead letters
- * ---------------------------------------------------------------------------------------------- */
+/* ---- events and dead letters -------------------------------------------------------------------- */
 /* The same outcome of the same command always has the same event id: a second copy is dropped by the stream. What is
  * not stored may end differently the next time, so the delivery is part of it. */
 static void event_id(const struct lc_held *held, const char *type, char out[33])
@@ -397,8 +394,7 @@ static void set_aside(struct batch *b)
     b->count = left;
 }
 
-/* ---- acknowledging
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- acknowledging ------------------------------------------------------------------------------ */
 static void acknowledge(struct batch *b)
 {
     const struct sk_bus *bus = b->replica->seams.bus;

@@ -110,8 +110,7 @@ void lc_beats_overtaken(struct lc_replica *r, const struct sk_instance *record)
     pthread_mutex_unlock(&r->beats_lock);
 }
 
-/* ---- the threads
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- the threads -------------------------------------------------------------------------------- */
 /* A copy of what is to be renewed: the table may change while the calls are on their way. */
 struct round {
     int capacity, count, lease_count, late_count, stuck_count;

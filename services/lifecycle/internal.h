@@ -64,8 +64,7 @@ void lc_answer_drop(struct lc_answer *answer); /* NULL is fine */
 /* The result message (contract/messaging.md §2) for one command, malloc'd; NULL when out of memory. */
 char *lc_answer_text(const struct lc_answer *answer, const struct lc_command *command);
 
-/* ---- held commands
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- held commands ------------------------------------------------------------------------------ */
 enum lc_finish { LC_FINISH_RESULT, LC_FINISH_REJECT, LC_FINISH_DEAD, LC_FINISH_NAK };
 
 /* One command this replica pulled and did not acknowledge yet. */
@@ -95,8 +94,7 @@ struct lc_held {
     bool is_stored, is_published, is_replied;
 };
 
-/* ---- jobs
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- jobs --------------------------------------------------------------------------------------- */
 enum lc_job_kind {
     LC_JOB_COMMANDS,
     LC_JOB_RECOVER, /* continue an operation whose owner is silent, or whose next try is due */
@@ -138,8 +136,7 @@ struct lc_job {
 void lc_job_cancel(struct lc_job *job, enum lc_cancel reason); /* any thread that knows the job to be alive */
 enum lc_cancel lc_job_cancelled(const struct lc_job *job);
 
-/* ---- the dispatcher's queue of one sandbox
- * ---------------------------------------------------------------------------- */
+/* ---- the dispatcher's queue of one sandbox ------------------------------------------------------ */
 enum lc_park { LC_PARK_NONE = 0, LC_PARK_BUSY, LC_PARK_OWN, LC_PARK_OUTAGE, LC_PARK_PAUSE };
 
 struct lc_queue {
@@ -167,8 +164,7 @@ struct lc_view {
     struct lc_busy busy;
 };
 
-/* ---- running operations (heartbeat.c)
- * ------------------------------------------------------------------------------------ */
+/* ---- running operations (heartbeat.c) ----------------------------------------------------------- */
 /* Registered from claim to commit. All members but `link` are written under beats_lock. */
 struct lc_beat {
     struct sk_list link;
@@ -186,8 +182,7 @@ struct lc_beat {
     bool expired, stuck;
 };
 
-/* ---- the context of a running job
- * ---------------------------------------------------------------------------------------- */
+/* ---- the context of a running job --------------------------------------------------------------- */
 struct lc_run {
     struct lc_replica *replica;
     struct lc_job *job;
@@ -203,9 +198,9 @@ struct lc_run {
     struct sk_instance before, after; /* of the write in hand */
     struct sk_event events[3];
     struct sk_lease source, lifecycle;
-    bool unlocked; /* a delete that goes on without the lease of the operation it overtook */
-    bool resumed;  /* the claim continues an operation that was claimed before */
-    bool claimed;  /* record.operation is this job's */
+    bool unlocked;    /* a delete that goes on without the lease of the operation it overtook */
+    bool resumed;     /* the claim continues an operation that was claimed before */
+    bool claimed;     /* record.operation is this job's */
     bool handed_over; /* another replica may go on: it is told when the lease is free */
     struct lc_beat beat;
     int64_t step_us;     /* when the current step began */
@@ -225,8 +220,7 @@ struct lc_run {
     int64_t wake_ms;
 };
 
-/* ---- the replica
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- the replica -------------------------------------------------------------------------------- */
 struct lc_worker_seat {
     struct sk_list link;  /* replica->idle while it waits */
     struct sk_list seats; /* replica->seats */
@@ -291,8 +285,7 @@ struct lc_replica {
     struct sk_gate *sweep_gate;
 };
 
-/* ---- replica.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- replica.c ---------------------------------------------------------------------------------- */
 void lc_count(struct lc_replica *replica, enum lc_counter counter, int64_t delta);
 void lc_ended(struct lc_run *run, enum lc_ending ending); /* of the operation that was claimed last */
 static inline bool lc_stopping(const struct lc_replica *r)
@@ -311,8 +304,7 @@ const struct sk_provider *lc_provider(const struct lc_replica *replica,
 /* first_ms doubled n times up to max_ms, +-20 % jitter; pure but for the jitter. */
 int64_t lc_backoff_ms(const struct sk_sched *sched, int64_t first_ms, int64_t max_ms, int n);
 
-/* ---- dispatch.c, park.c
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- dispatch.c, park.c ------------------------------------------------------------------------- */
 /* Any thread: an internal job for a sandbox; dropped when the sandbox is being worked on. */
 void lc_dispatch_post(struct lc_replica *replica, enum lc_job_kind kind, const char *sandbox_id);
 void lc_dispatch_done(struct lc_replica *replica, struct lc_job *job);        /* worker: the job ended */
@@ -333,8 +325,7 @@ void lc_held_fail(struct lc_replica *replica, struct lc_held *held, const struct
                   const struct lc_busy *busy);
 void lc_held_free(struct lc_held *held); /* the delivery must be gone already */
 
-/* ---- worker.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- worker.c ----------------------------------------------------------------------------------- */
 void lc_jobs_push(struct lc_replica *replica, struct lc_job *job);
 /* Takes a job of the sweeps back that no worker began: true = it is the caller's again. */
 bool lc_jobs_withdraw(struct lc_replica *replica, struct lc_job *job);
@@ -357,8 +348,7 @@ void lc_set_busy(struct lc_run *run); /* from run->record */
 enum lc_outcome lc_give_up(struct lc_run *run);
 void lc_progress(struct lc_run *run); /* tells the members that wait for an answer about status and phase */
 
-/* ---- engine.c: the only place that changes an operation
- * ------------------------------------------------------------------- */
+/* ---- engine.c: the only place that changes an operation ----------------------------------------- */
 struct lc_claim {
     enum sk_op type;
     const struct sk_instance *fresh; /* the record to create when there is none */
@@ -396,14 +386,11 @@ SK_MUST_USE int lc_engine_touch(struct lc_run *run);
 SK_MUST_USE int lc_engine_raise_epoch(struct lc_run *run, int64_t epoch);
 void lc_engine_forget(struct lc_run *run); /* ends heartbeats: the operation is somebody else's, or nobody's */
 
-/* ---- failure.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- failure.c ---------------------------------------------------------------------------------- */
 /* What becomes of a claimed operation whose step failed with run->err; of the job when nothing was claimed. */
 enum lc_outcome lc_operation_failed(struct lc_run *run);
 
-/* ---- due.c
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- due.c -------------------------------------------------------------------------------------- */
 enum lc_due { LC_DUE_NO, LC_DUE_NOW, LC_DUE_BLOCKED };
 enum lc_due lc_due(struct lc_replica *replica, const struct sk_instance *record);
 bool lc_observed_silent(struct lc_replica *replica, const struct sk_instance *record);
@@ -413,8 +400,7 @@ int64_t lc_attempt_in_ms(const struct lc_replica *replica, const struct sk_insta
 /* The record must be left alone (malformed) or is somebody else's identity: run->err says so. */
 bool lc_refused(struct lc_run *run);
 
-/* ---- operations
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- operations --------------------------------------------------------------------------------- */
 enum lc_outcome lc_op_ensure(struct lc_run *run);
 enum lc_outcome lc_op_stop(struct lc_run *run);
 enum lc_outcome lc_op_delete(struct lc_run *run);
@@ -436,8 +422,7 @@ enum lc_outcome lc_run_foreign(struct lc_run *run);     /* archiving, restoring,
 /* The compensating phase of provision, for the error that ended it. */
 enum lc_outcome lc_undo_provision(struct lc_run *run, const struct sk_error *cause);
 
-/* ---- remote.c
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- remote.c ----------------------------------------------------------------------------------- */
 enum lc_sight { LC_SIGHT_RUNNING, LC_SIGHT_NOT_READY, LC_SIGHT_MISSING };
 SK_MUST_USE int lc_remote_look(struct lc_run *run, enum lc_sight *sight);
 SK_MUST_USE int
@@ -448,13 +433,11 @@ void lc_remote_clean_own(struct lc_run *run);         /* after ownership was los
 SK_MUST_USE int lc_remote_settle(struct lc_run *run,
                                  int64_t keep_epoch); /* removes all objects but those of that epoch */
 
-/* ---- quota.c
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- quota.c ------------------------------------------------------------------------------------ */
 SK_MUST_USE int lc_quota_reserve(struct lc_run *run, const char *team_id);
 void lc_quota_release(struct lc_run *run, const char *team_id);
 
-/* ---- heartbeat.c
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- heartbeat.c -------------------------------------------------------------------------------- */
 void lc_beats_add(struct lc_run *run, int64_t deadline_us);
 void lc_beats_step(struct lc_run *run, int64_t deadline_us); /* next phase */
 void lc_beats_lease(struct lc_run *run, struct sk_lease *lease);
@@ -470,8 +453,7 @@ struct lc_hint {
     struct sk_event event;
 };
 
-/* ---- relay.c, puller.c, finisher.c, publish.c
- * ------------------------------------------------------------------------------------------ */
+/* ---- relay.c, puller.c, finisher.c, publish.c --------------------------------------------------- */
 void lc_relay_hint(struct lc_replica *replica, const struct sk_event *events, int count, bool pending_before);
 void lc_relay_free_hints(struct sk_list *hints);
 /* Waits until nothing is left in the record's outbox. -1: outage (run->err), called back or deadline. */

@@ -133,7 +133,7 @@ void lc_replica_free(struct lc_replica *replica);
 void lc_replica_gauges(struct lc_replica *replica, struct lc_gauges *out); /* any thread */
 int64_t lc_replica_count(const struct lc_replica *replica, enum lc_counter counter);
 
-/* ---- the dispatcher: one thread, never blocks -------------------------------------------------------------------- */
+/* ---- the dispatcher: one thread, never blocks --------------------------------------------------- */
 /* Takes the delivery. Bad input is answered, rejected and dead-lettered from here (through the finisher). */
 void lc_dispatch_delivery(struct lc_replica *replica, struct sk_delivery *delivery);
 /* Drains the inbox: finished jobs, internal jobs of sweeps, poll answers. Call after wake_dispatcher. */
@@ -161,7 +161,7 @@ void lc_sweep_main(struct lc_replica *replica); /* stale, idle, orphans, quota r
 void lc_poller_main(
     struct lc_replica *replica); /* one find by $in for all parked sandboxes, when the dispatcher asks */
 
-/* ---- requests ---------------------------------------------------------------------------------------------------- */
+/* ---- requests ----------------------------------------------------------------------------------- */
 /* Answers one RPC (`get`, `find`, `list`, `exists`, `status`, `timeline`, `stats`) with a malloc'd JSON reply
  * ({"ok":…}). Blocks; any thread; never NULL except out of memory. */
 char *lc_rpc(struct lc_replica *replica, const char *method, const char *body, size_t len);

@@ -75,8 +75,7 @@ static struct service {
 
 static bool setup_only;
 
-/* ---- threads
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- threads ------------------------------------------------------------------------------------ */
 /* Signals belong to the loop thread. */
 static int start_thread(pthread_t *thread, size_t stack, void *(*run)(void *), void *arg, const char *name)
 {
@@ -131,8 +130,7 @@ static int start_mains(void)
     return 0;
 }
 
-/* ---- the dispatcher on the loop
- * -------------------------------------------------------------------------------------------- */
+/* ---- the dispatcher on the loop ----------------------------------------------------------------- */
 static void pump(void)
 {
     lc_dispatch_inbox(s.replica);
@@ -192,8 +190,7 @@ static void worker_end(void *arg, struct sk_call *call)
     sk_http_call_release(call);
 }
 
-/* ---- from the bus: hand over only
- * --------------------------------------------------------------------------------------------- */
+/* ---- from the bus: hand over only --------------------------------------------------------------- */
 struct arrival {
     struct sk_loop_task task;
     struct sk_delivery *delivery;
@@ -304,8 +301,7 @@ static int subscribe(struct sk_error *err)
     return sk_bus_nats_pull(s.nats, SK_CONSUMER_LIFECYCLE, commands, want, on_delivery, NULL, err);
 }
 
-/* ---- dependencies
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- dependencies ------------------------------------------------------------------------------- */
 static void open_call(struct sk_call *call)
 {
     sk_call_init(call, &sk_sched_system);
@@ -460,9 +456,7 @@ static void hold_signals(bool hold)
     pthread_sigmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
 }
 
-/* ---- the end
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the end ------------------------------------------------------------------------------------ */
 static void admin_gone(void *arg)
 {
     (void)arg;
@@ -552,9 +546,7 @@ static void on_reload(void *arg)
     SK_LOG_INFO("log level re-read");
 }
 
-/* ---- start
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- start -------------------------------------------------------------------------------------- */
 static int open_seams(struct sk_error *err)
 {
     const struct sk_store_mongo_config mongo = {

@@ -24,8 +24,7 @@ static int check_source(struct lc_run *run, const struct sk_identity *identity, 
     return 0;
 }
 
-/* ---- there is no record
- * ------------------------------------------------------------------------------------------------- */
+/* ---- there is no record ------------------------------------------------------------------------- */
 static void new_oid(const struct sk_sched *sched, char out[25])
 {
     static const char digits[] = "0123456789abcdef";
@@ -131,8 +130,7 @@ static enum lc_outcome create(struct lc_run *run)
     return outcome == LC_OUTCOME_AGAIN && run->insert_refused ? insert_refused(run) : outcome;
 }
 
-/* ---- there is one
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- there is one ------------------------------------------------------------------------------- */
 /* Another image or provider than the recorded one would be converge: not in this release. */
 static bool diverges(struct lc_run *run)
 {

@@ -85,8 +85,7 @@ enum lc_outcome lc_op_takeover(struct lc_run *run)
     return lc_resume(run, false);
 }
 
-/* ---- recover
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- recover ------------------------------------------------------------------------------------ */
 static enum lc_outcome abandon_provision(struct lc_run *run)
 {
     const struct lc_claim claim = {.type = SK_OP_PROVISION, .reset = !run->head->own, .reason = "abandoned"};

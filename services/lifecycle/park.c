@@ -42,8 +42,7 @@ bool lc_dispatch_hint_wanted(const struct lc_replica *r)
     return atomic_load_explicit(&r->parked_count, memory_order_relaxed) > 0;
 }
 
-/* ---- the end of a job
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the end of a job --------------------------------------------------------------------------- */
 /* Done again after its result was reported, it would undo what others asked for since. */
 static bool twice_matters(enum lc_verb verb)
 {
@@ -178,8 +177,7 @@ void lc_queue_ended(struct lc_replica *r, struct lc_job *job)
     lc_queue_release(r, queue);
 }
 
-/* ---- hints and polls
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- hints and polls ---------------------------------------------------------------------------- */
 void lc_queue_poll(struct lc_replica *r, struct lc_queue *queue)
 {
     struct lc_view *view;
@@ -357,9 +355,7 @@ void lc_poller_main(struct lc_replica *r)
     lc_puller_fini(&puller);
 }
 
-/* ---- time
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- time --------------------------------------------------------------------------------------- */
 /* Tells the requester, once, without giving the command up. */
 static void reply_only(struct lc_replica *r, struct lc_held *held, const struct sk_error *err)
 {

@@ -114,8 +114,7 @@ char *lc_answer_text(const struct lc_answer *answer, const struct lc_command *co
     return answer->ok ? success_text(answer, command) : failure_text(answer, command);
 }
 
-/* ---- CloudEvents
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- CloudEvents -------------------------------------------------------------------------------- */
 static void add_header(struct lc_event_message *m, const char *name, char *value)
 {
     /* Names are constants; the bus only reads them. */
@@ -183,8 +182,7 @@ void lc_message_fini(struct lc_event_message *m)
     m->body = NULL;
 }
 
-/* ---- core publishes: lost when nobody listens
- * ---------------------------------------------------------------------------- */
+/* ---- core publishes: lost when nobody listens --------------------------------------------------- */
 static void publish(struct lc_replica *r, const struct sk_message *message)
 {
     struct sk_error err = {.code = SK_OK};

@@ -59,8 +59,7 @@ void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int coun
         sk_gate_notify(r->sched, r->relay_gate);
 }
 
-/* ---- the thread
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- the thread --------------------------------------------------------------------------------- */
 struct relay {
     struct lc_replica *replica;
     int capacity;
@@ -205,8 +204,7 @@ static void clear_early(struct relay *relay)
     }
 }
 
-/* ---- the scan
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- the scan ----------------------------------------------------------------------------------- */
 static bool collect(void *arg, const struct sk_instance *record, const struct sk_event *events, int count)
 {
     static char mark;
@@ -342,8 +340,7 @@ void lc_relay_main(struct lc_replica *r)
     relay_fini(&relay);
 }
 
-/* ---- waiting for an empty outbox
- * --------------------------------------------------------------------------------------------- */
+/* ---- waiting for an empty outbox ---------------------------------------------------------------- */
 int lc_relay_flush(struct lc_run *run)
 {
     struct lc_replica *r = run->replica;

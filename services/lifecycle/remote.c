@@ -57,8 +57,7 @@ static int check_epochs(struct lc_run *run)
     return 0;
 }
 
-/* ---- removal
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- removal ------------------------------------------------------------------------------------ */
 int lc_remote_remove(struct lc_run *run)
 {
     if (run->provider == NULL)
@@ -112,8 +111,7 @@ static bool usable(const struct sk_remote *remote)
            remote->state == SK_REMOTE_PAUSED || remote->state == SK_REMOTE_UNKNOWN;
 }
 
-/* ---- a running record
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- a running record --------------------------------------------------------------------------- */
 int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
 {
     if (run->provider == NULL)
@@ -133,8 +131,7 @@ int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
     return 0;
 }
 
-/* ---- readiness
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- readiness ---------------------------------------------------------------------------------- */
 static int wait_ready(struct lc_run *run, struct sk_remote *remote, bool guarded)
 {
     const struct sk_provider *p = run->provider;
@@ -185,8 +182,7 @@ int lc_remote_wake(struct lc_run *run)
     return wait_ready(run, &remote, false);
 }
 
-/* ---- creation
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- creation ----------------------------------------------------------------------------------- */
 /* Made by this very job, under whatever owner; or by FastGPT, which labels nothing. */
 static bool adoptable(const struct lc_run *run, const struct sk_remote *remote)
 {

@@ -237,8 +237,7 @@ void lc_replica_stop(struct lc_replica *r)
         r->hooks.wake_dispatcher(r->hooks.arg);
 }
 
-/* ---- small things
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- small things ------------------------------------------------------------------------------- */
 void lc_count(struct lc_replica *r, enum lc_counter counter, int64_t delta)
 {
     atomic_fetch_add_explicit(&r->counters[counter], delta, memory_order_relaxed);

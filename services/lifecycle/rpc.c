@@ -92,8 +92,7 @@ static json_t *rpc_exists(struct rpc *rpc)
                       : json_pack("{s:b}", "exists", 0);
 }
 
-/* ---- status: FastGPT's view of a runtime (reference §7)
- * ---------------------------------------------------------------- */
+/* ---- status: FastGPT's view of a runtime (reference §7) ----------------------------------------- */
 static bool failed_or_old(struct rpc *rpc, int64_t window_ms)
 {
     const struct sk_operation *op = &rpc->record.operation;
@@ -160,9 +159,7 @@ static json_t *rpc_status(struct rpc *rpc)
     return data;
 }
 
-/* ---- list
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- list --------------------------------------------------------------------------------------- */
 static int get_copy(struct rpc *rpc, const json_t *filter, const char *key, char *out, size_t size)
 {
     const char *text;
@@ -262,8 +259,7 @@ static json_t *rpc_list(struct rpc *rpc)
     return data;
 }
 
-/* ---- timeline
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- timeline ----------------------------------------------------------------------------------- */
 static void put_time(json_t *object, const char *key, int64_t at)
 {
     char text[SK_TIME_SIZE];
@@ -337,9 +333,7 @@ static json_t *rpc_timeline(struct rpc *rpc)
     return data;
 }
 
-/* ---- stats
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- stats -------------------------------------------------------------------------------------- */
 static json_t *rpc_stats(struct rpc *rpc)
 {
     struct sk_stats stats;
@@ -366,9 +360,7 @@ static json_t *rpc_stats(struct rpc *rpc)
     return data;
 }
 
-/* ---- the door
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the door ----------------------------------------------------------------------------------- */
 static const struct {
     const char *name;
     json_t *(*fn)(struct rpc *rpc);

@@ -36,8 +36,7 @@ static void post_all(struct sweep *s, enum lc_job_kind kind)
         lc_dispatch_post(s->replica, kind, s->ids[i]);
 }
 
-/* ---- stale operations
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- stale operations --------------------------------------------------------------------------- */
 /* Remembers what the heartbeat looked like. Silence is the time between scans that both saw the same value, from the
  * end of one to the begin of the next, so never too long; a scan that could not look proves nothing, so a gap counts as
  * a few periods at most. */
@@ -137,8 +136,7 @@ static void sweep_stale(struct sweep *s)
     post_all(s, LC_JOB_RECOVER);
 }
 
-/* ---- idle sandboxes
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- idle sandboxes ----------------------------------------------------------------------------- */
 static bool look_at_idle(void *arg, const struct sk_instance *record, const struct sk_event *events, int count)
 {
     struct sweep *s = arg;
@@ -159,8 +157,7 @@ static void sweep_idle(struct sweep *s)
         post_all(s, LC_JOB_IDLE_STOP);
 }
 
-/* ---- provider objects
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- provider objects --------------------------------------------------------------------------- */
 /* One page of a provider's objects, and what the records say of them. */
 struct page {
     struct sweep *sweep;
@@ -277,8 +274,7 @@ static void sweep_orphans(struct sweep *s)
     free(page);
 }
 
-/* ---- quota, dependencies
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- quota, dependencies ------------------------------------------------------------------------ */
 static void sweep_quota(struct sweep *s)
 {
     struct lc_replica *r = s->replica;
@@ -341,9 +337,7 @@ static int64_t look_after_urgent(struct sweep *s)
     return next_us;
 }
 
-/* ---- the thread
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the thread --------------------------------------------------------------------------------- */
 static int64_t spread(struct lc_replica *r, int64_t now_us, int64_t period_ms)
 {
     uint32_t chance;

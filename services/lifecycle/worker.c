@@ -109,8 +109,7 @@ enum lc_cancel lc_job_cancelled(const struct lc_job *job)
     return (enum lc_cancel)atomic_load(&job->cancel);
 }
 
-/* ---- what operations need
- * ---------------------------------------------------------------------------------------------- */
+/* ---- what operations need ----------------------------------------------------------------------- */
 struct sk_call *lc_commit_call(struct lc_run *run)
 {
     int64_t ms = lc_draining(run->replica) ? LC_DRAIN_CALL_MS : LC_COMMIT_MS;
@@ -284,8 +283,7 @@ void lc_progress(struct lc_run *run)
         lc_publish_progress(run->replica, held, phase, run->record.status);
 }
 
-/* ---- one job
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- one job ------------------------------------------------------------------------------------ */
 /* Commands that were answered before get the same answer again. Which of them are left is told by held->stored. */
 static int look_up(struct lc_run *run, struct lc_held *held)
 {
