@@ -46,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         assert(strncmp(command.reply_to, "sandbox.", 8) != 0 && command.reply_to[0] != '$');
     } else {
         assert(err.code == SK_ERR_INVALID_REQUEST || err.code == SK_ERR_IDENTITY_MISMATCH ||
-               err.code == SK_ERR_SOURCE_UNSUPPORTED);
+               err.code == SK_ERR_SOURCE_UNSUPPORTED || err.code == SK_ERR_OPERATION_BLOCKED);
         assert(err.message[0] != '\0' && !err.retryable);
     }
     free(delivery.body);
