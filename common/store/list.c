@@ -238,15 +238,14 @@ static const char *narrowest(const struct sk_list_filter *filter, const char **v
 /* ---- plan: windows over a time -------------------------------------------------------------- */
 
 /* Records at the very moment where the last page ended, beyond its last record. */
-static int give_ties(struct page *page, const bson_t *leading, const bson_t *rest, const struct position *from,
-                     struct sk_error *err)
+static int give_ties(struct page *page, const char *indexed, const char *value, const bson_t *rest,
+                     const struct position *from, struct sk_error *err)
 {
     bson_t filter = BSON_INITIALIZER, opts = BSON_INITIALIZER, sort, range, not, other;
     bson_oid_t oid;
     int result;
 
     bson_oid_init_from_string(&oid, from->oid);
-    bson_concat(&filter, leading);
     BSON_APPEND_DOCUMENT_BEGIN(&filter, page->field, &range);
     BSON_APPEND_DATE_TIME(&range, "$gte", from->time);
     BSON_APPEND_DATE_TIME(&range, "$lt", from->time + 1);
@@ -256,6 +255,10 @@ static int give_ties(struct page *page, const bson_t *leading, const bson_t *res
     BSON_APPEND_OID(&other, page->descending ? "$gte" : "$lte", &oid);
     bson_append_document_end(&not, &other);
     bson_append_document_end(&filter, &not );
+    /* Not in front, as in the windows: with a condition on _id the fast twin reads all that has this value (0.8 s at
+     * 20,000), while one moment of the plain index holds next to nothing. */
+    if (indexed != NULL)
+        sk_window_hidden_text(&filter, indexed, value);
     bson_concat(&filter, rest);
     BSON_APPEND_DOCUMENT_BEGIN(&opts, "sort", &sort);
     BSON_APPEND_INT32(&sort, "_id", page->descending ? -1 : 1);
@@ -296,7 +299,7 @@ static int list_windows(struct page *page, const struct position *from, const ch
         walk.width = from->width;
         walk.from = from->time;
         if (from->oid[0] != '\0') {
-            result = give_ties(page, &leading, &rest, from, err);
+            result = give_ties(page, indexed, value, &rest, from, err);
             walk.from += page->descending ? -1 : 1;
         }
     }

@@ -227,9 +227,9 @@ class Site:
         for port in (mongo, nats, redis, provider):
             wait_for(lambda: port_open(port), 60, "servers start", 0.02)
 
-    def replica(self, **settings):
+    def replica(self, seconds=30, **settings):
         self.count += 1
-        return self.add(Replica(self, f"lifecycle-{self.count}", **settings)).ready()
+        return self.add(Replica(self, f"lifecycle-{self.count}", **settings)).ready(seconds)
 
     def load_command(self, load, **options):
         options = {"mongo": self.mongo_uri, "nats": self.nats_url, **options}

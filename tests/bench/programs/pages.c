@@ -65,12 +65,12 @@ static bool ask(struct walk *walk)
 int load_pages(const struct load_options *options)
 {
     struct walk walk = {.options = options};
-    struct samples first, next;
+    struct samples all, first;
     int64_t end_us;
     json_t *out;
 
+    samples_init(&all);
     samples_init(&first);
-    samples_init(&next);
     commands_check(natsConnection_ConnectTo(&walk.nc, options->nats), "NATS");
     for (end_us = load_now_us() + (int64_t)(options->warm_up * 1e6); load_now_us() < end_us;)
         (void)ask(&walk);
@@ -80,15 +80,18 @@ int load_pages(const struct load_options *options)
         bool is_first = walk.cursor[0] == '\0';
         int64_t begun_us = load_now_us();
 
-        if (ask(&walk))
-            samples_add(is_first ? &first : &next, load_now_us() - begun_us);
-        /* Everyone looks at the first pages most: after 200 the walk begins anew. */
-        if (walk.pages % 200 == 0)
+        if (!ask(&walk))
+            continue;
+        samples_add(&all, load_now_us() - begun_us);
+        if (is_first)
+            samples_add(&first, load_now_us() - begun_us);
+        /* Everyone looks at the first pages most: after 20 the walk begins anew. */
+        if (walk.pages % 20 == 0)
             walk.cursor[0] = '\0';
     }
     out = json_pack("{s:i,s:I,s:i,s:i,s:i,s:s,s:o,s:o}", "pages", walk.pages, "items", (json_int_t)walk.items,
                     "shortPages", walk.short_pages, "rounds", walk.rounds, "errors", walk.errors, "lastError",
-                    walk.error_text, "first", samples_json(&first), "next", samples_json(&next));
+                    walk.error_text, "all", samples_json(&all), "first", samples_json(&first));
     json_dumpf(out, stdout, JSON_COMPACT);
     printf("\n");
     natsConnection_Destroy(walk.nc);
