@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A clone of the stack's own files in a folder of its own (with a space in its path), ended and removed after the test."""
+import contextlib
 import json
 import os
 import pathlib
@@ -26,7 +27,7 @@ class Clone:
     """Runs deploy/local/stack of a copy and remembers what it has to end."""
 
     def __init__(self, folder):
-        self.folder = folder
+        self.folder, self.ids = folder, set()
         (folder / "deploy").mkdir(parents=True)
         shutil.copytree(ROOT / "deploy" / "local", folder / "deploy" / "local", ignore=shutil.ignore_patterns("__pycache__"))
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(CLEARED)}
@@ -38,6 +39,8 @@ class Clone:
     def run(self, *arguments, expect=0, **environment):
         done = subprocess.run([str(self.folder / "deploy" / "local" / "stack"), *arguments], capture_output=True, text=True,
                               env={**self.environment, **environment}, timeout=150, check=False)
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            self.ids.add(self.state["id"])  # kept, so that its processes are found when the folder is gone
         if expect is not None:
             assert done.returncode == expect, f"stack {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
@@ -66,7 +69,8 @@ def make_clone(tmp_path):
 
     yield make
     for clone in made:
-        clone.run("down", expect=None)
+        with contextlib.suppress(OSError):
+            clone.run("down", expect=None)
         for pid in marked_pids(clone):
             os.kill(pid, signal.SIGKILL)
 
@@ -78,15 +82,14 @@ def clone(make_clone):
 
 def marked_pids(clone):
     """Every process that carries the mark of this clone's stack."""
-    try:
-        wanted = f"SANDKEEP_STACK_ID={clone.state['id']}".encode()
-    except (FileNotFoundError, KeyError):
-        return []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        clone.ids.add(clone.state["id"])
+    wanted = {f"SANDKEEP_STACK_ID={one}".encode() for one in clone.ids}
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if wanted.intersection((entry / "environ").read_bytes().split(b"\0")):
                     found.append(int(entry.name))
             except OSError:
                 pass
