@@ -133,8 +133,15 @@ static void take_provider(struct sim_world *w, struct sk_check_snapshot *s, stru
 
 static void take_slots(struct sim_world *w, struct sk_check_snapshot *s, struct sk_check_slot *slots)
 {
-    s->quota_global = w->scenario.lc.quota_global;
-    s->quota_per_team = w->scenario.lc.quota_per_team;
+    const int64_t *fault = w->scenario.fault;
+    /* As in the monitor: without a lease that holds, a slot may be given back under another's claim, and the recount
+     * that gives that one its slot again is bound by no limit. */
+    bool unbound = fault[SIM_FAULT_LEASE_WIPE] + fault[SIM_FAULT_LEASE_VANISH] + fault[SIM_FAULT_LEASE_CUT] +
+                       fault[SIM_FAULT_PARTITION] >
+                   0;
+
+    s->quota_global = w->scenario.lc.quota_global > 0 && unbound ? INT64_MAX : w->scenario.lc.quota_global;
+    s->quota_per_team = w->scenario.lc.quota_per_team > 0 && unbound ? INT64_MAX : w->scenario.lc.quota_per_team;
     for (size_t i = 0; i < w->store->slot_count; i++) {
         sk_copy_cut(slots[i].scope, sizeof(slots[i].scope), w->store->slots[i].scope);
         sk_copy_cut(slots[i].sandbox_id, sizeof(slots[i].sandbox_id), w->store->slots[i].sandbox_id);
