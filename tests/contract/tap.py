@@ -44,8 +44,9 @@ class Tap:
     """One connection in a thread of its own. `from_start`: the tap runs from before the first event of every record, so
     the first sequence must be 1; with False the oldest event seen is taken as it is."""
 
-    def __init__(self, url, prefix="sandbox", from_start=True, token=None, ignore=()):
+    def __init__(self, url, prefix="sandbox", from_start=True, token=None, ignore=(), subjects=(">",)):
         self.url, self.prefix, self.from_start, self.token = url, prefix, from_start, token
+        self.subjects = tuple(subjects)
         self.ignore = tuple(ignore)  # subjects of others below the prefix
         self.older = set()  # sandboxes whose records have a past that nobody published (made by a test): as with from_start=False
         # A replica that is killed after its answer and before its acknowledgement leaves the same answer to another one:
@@ -114,8 +115,11 @@ class Tap:
             self.url, token=self.token, name="sandkeep-tap", max_reconnect_attempts=-1, reconnect_time_wait=0.1,
             disconnected_cb=disconnected, error_cb=quiet, pending_size=64 * 1024 * 1024,
         )
-        # One subscription, so that a request is seen before its reply; answers may go to any subject.
-        await self._nc.subscribe(">", cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1)
+        # One subscription to everything, so that a request is seen before its reply; answers may go to any subject. But
+        # a server believes then that somebody still waits for the pull of a replica that is gone, and sends commands
+        # there until it expires: where replicas come and go, name the subjects.
+        for subject in self.subjects:
+            await self._nc.subscribe(subject, cb=self._on_message, pending_msgs_limit=-1, pending_bytes_limit=-1)
         await self._nc.flush()
 
     # ---- messages ----------------------------------------------------------------------------------------------------

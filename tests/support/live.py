@@ -41,6 +41,7 @@ IMAGE = {"repository": "localbox/default", "tag": "1"}
 BACK_ENDS = "nats,redis,mongo,localbox"
 INSTANCES = "agent_sandbox_instances_v2"
 FAULT_STATUS = 86
+TAPPED = "_TAPPED"  # inboxes of these clients, so that the tap need not listen to those of the replicas
 
 
 def bin_dir():
@@ -195,7 +196,7 @@ class Bus:
         async def quiet(_):
             pass
         self.nc = await nats.connect(self.url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=quiet,
-                                     pending_size=64 * 1024 * 1024)
+                                     pending_size=64 * 1024 * 1024, inbox_prefix=TAPPED.encode())
         self.js = self.nc.jetstream(timeout=5)
         await self.nc.subscribe(f"{self.root}.>", cb=self._on_answer, pending_msgs_limit=-1, pending_bytes_limit=-1)
         await self.nc.subscribe("sandbox.evt.>", cb=self._on_event, pending_msgs_limit=-1, pending_bytes_limit=-1)
@@ -544,7 +545,7 @@ class Site:
 
     def _connect(self):
         self.client = json.loads(self.stack("env", "--json").stdout)
-        self.tap = Tap(self.client["SANDKEEP_NATS_URL"], from_start=self.from_start)
+        self.tap = Tap(self.client["SANDKEEP_NATS_URL"], from_start=self.from_start, subjects=("sandbox.>", "replies.>", f"{TAPPED}.>"))
         self.tap.__enter__()
         self.bus = Bus(self.client["SANDKEEP_NATS_URL"])
         self.mongo = pymongo.MongoClient(self.client["SANDKEEP_MONGODB_URI"], tz_aware=True, serverSelectionTimeoutMS=15000)
