@@ -460,13 +460,29 @@ static void finish(struct batch *b)
     lc_dispatch_finished(b->replica, &out);
 }
 
+/* How many of this sandbox are in the batch already. The queue itself is the dispatcher's: it is only compared. */
+static int share_of(const struct batch *b, const struct lc_queue *queue)
+{
+    int count = 0;
+
+    for (int i = 0; i < b->count; i++)
+        count += b->items[i]->queue == queue;
+    return count;
+}
+
+/* In the order of their coming, but no sandbox takes more than its share: whose thousand waiters are answered at once
+ * must not hold up the others. */
 static void take(struct batch *b)
 {
-    struct sk_list *item;
-
     take_over(b);
-    while (b->count < LC_FINISH_BATCH && (item = sk_list_pop_front(&b->backlog)) != NULL)
-        b->items[b->count++] = SK_LIST_ENTRY(struct lc_held, item, finish);
+    SK_LIST_FOREACH (struct lc_held, held, &b->backlog, finish) {
+        if (b->count == LC_FINISH_BATCH)
+            break;
+        if (held->queue != NULL && share_of(b, held->queue) >= LC_FINISH_SHARE)
+            continue;
+        sk_list_remove(&held->finish);
+        b->items[b->count++] = held;
+    }
 }
 
 /* Storing and publishing may block for a while: who gave no sign of life for long does it before. */
