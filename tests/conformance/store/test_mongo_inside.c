@@ -288,10 +288,63 @@ START_TEST(test_tls)
 }
 END_TEST
 
+/* ---- credentials ------------------------------------------------------------------------------- */
+
+static void try_login(const char *credentials, int port, bool good)
+{
+    struct sk_command_record result = {.sandbox_id = "app-0123456789abcdef", .command_id = "c", .at = 1764500000000};
+    static char text[] = "{}";
+    struct sk_error err = {0};
+    struct sk_store store;
+    char uri[160];
+
+    snprintf(uri, sizeof(uri), "mongodb://%s127.0.0.1:%d/auth?authSource=admin", credentials, port);
+    ck_assert_int_eq(
+        sk_store_mongo_new(&(struct sk_store_mongo_config){.uri = uri, .pool_size = 1}, &sk_sched_system, &store, &err),
+        0);
+    result.result = text;
+    if (good) {
+        ck_assert_msg(store.ops->command_put(store.self, &result, 1, &err) == 0, "%s", err.message);
+        /* One command, and the conversation before it does not count. */
+        ck_assert_uint_eq(((struct sk_store_mongo *)store.self)->clients[0].sent, 1);
+    } else {
+        ck_assert_int_ne(store.ops->command_put(store.self, &result, 1, &err), 0);
+        ck_assert_int_eq(err.code, SK_ERR_STORE_UNAVAILABLE);
+        ck_assert_int_eq(err.outcome, SK_OUTCOME_FAILED);
+    }
+    sk_store_mongo_free(&store);
+}
+
+/* A wrong password is a store that cannot be used, and certainly nothing was written. */
+START_TEST(test_login)
+{
+    struct sk_test_server server;
+    mongoc_client_t *client;
+    bson_error_t error;
+    bson_t *command = BCON_NEW("createUser", "sk", "pwd", "secret", "roles", "[", "root", "]");
+    bool made;
+
+    mf_driver();
+    sk_test_server_start(&server, SK_TEST_MONGO, NULL);
+    client = mongoc_client_new(server.url);
+    made = mongoc_client_command_simple(client, "admin", command, NULL, NULL, &error);
+    ck_assert_msg(made, "%s", error.message);
+    mongoc_client_destroy(client);
+    bson_destroy(command);
+    sk_test_server_kill(&server);
+    strcpy(server.extra, "--auth");
+    sk_test_server_again(&server);
+    try_login("sk:secret@", server.port, true);
+    try_login("sk:wrong@", server.port, false);
+    try_login("", server.port, false);
+    sk_test_server_end(&server);
+}
+END_TEST
+
 int main(void)
 {
-    const TTest *const tests[] = {test_early_pages,       test_wrong_hints, test_cut_while_idle,
-                                  test_closed_while_idle, test_many_slots,  test_tls};
+    const TTest *const tests[] = {test_early_pages, test_wrong_hints, test_cut_while_idle, test_closed_while_idle,
+                                  test_many_slots,  test_tls,         test_login};
 
-    return mf_main("store_mongo_inside", tests, 6, 280);
+    return mf_main("store_mongo_inside", tests, 7, 280);
 }
