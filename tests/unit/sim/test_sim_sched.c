@@ -298,8 +298,7 @@ START_TEST(test_livelock_is_told)
     sim_spawn(&s.group, "spinner", spinner, &s);
     ck_assert_int_eq(sim_run(s.sched, SIM_MILLION), SIM_END_LIVELOCK);
     ck_assert_str_eq(sim_last_fiber(s.sched), "a.spinner");
-    /* The fibre is abandoned. */
-    sim_sched_free(s.sched);
+    stage_down(&s); /* the fibre is abandoned */
 }
 END_TEST
 
