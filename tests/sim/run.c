@@ -64,8 +64,7 @@ static void world_fini(struct sim_world *w)
     sim_bus_free(w->bus);
     sim_lease_free(w->lease);
     sim_store_free(w->store);
-    if (w->group.live == 0)
-        sim_group_fini(&w->group);
+    sim_group_fini(&w->group);
     sim_sched_free(w->sched);
 }
 
