@@ -79,6 +79,71 @@ int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_
     return result;
 }
 
+struct find_many {
+    bool (*fn)(void *arg, struct sk_command_record *record);
+    void *arg;
+    size_t prefix; /* of every _id: "<sandboxId>/" */
+    struct sk_command_record record;
+    bool unreadable;
+};
+
+static bool hand_out_record(void *arg, const bson_t *doc)
+{
+    struct find_many *many = arg;
+    char id[RECORD_ID_SIZE];
+    bson_iter_t iter;
+    bool more = true;
+
+    many->record.body_hash[0] = '\0';
+    many->record.at = 0;
+    if (!bson_iter_init_find(&iter, doc, "_id") || !sk_bson_text(&iter, id, sizeof(id)) || strlen(id) < many->prefix)
+        return true;
+    sk_copy_cut(many->record.command_id, sizeof(many->record.command_id), id + many->prefix);
+    if (!decode_record(&many->record, doc) || many->record.result == NULL)
+        many->unreadable = true;
+    else
+        more = many->fn(many->arg, &many->record);
+    sk_command_record_fini(&many->record);
+    return more && !many->unreadable;
+}
+
+int sk_mongo_command_find_many(void *self, struct sk_call *call, const char *sandbox_id, const char *const *command_ids,
+                               int count, bool (*fn)(void *arg, struct sk_command_record *record), void *arg,
+                               struct sk_error *err)
+{
+    struct find_many many = {.fn = fn, .arg = arg, .prefix = strlen(sandbox_id) + 1};
+    bson_t filter = BSON_INITIALIZER, opts = BSON_INITIALIZER, in, list;
+    char id[RECORD_ID_SIZE], index[16];
+    const char *position;
+    struct sk_mongo_op op;
+    int result;
+
+    if (count <= 0)
+        return 0;
+    if (count > SK_COMMANDS_FIND_MAX)
+        return sk_fail(err, SK_ERR_INTERNAL, "at most %d results can be looked for at once", SK_COMMANDS_FIND_MAX);
+    sk_copy_cut(many.record.sandbox_id, sizeof(many.record.sandbox_id), sandbox_id);
+    BSON_APPEND_DOCUMENT_BEGIN(&filter, "_id", &in);
+    BSON_APPEND_ARRAY_BEGIN(&in, "$in", &list);
+    for (int i = 0; i < count; i++) {
+        record_id(id, sandbox_id, command_ids[i]);
+        bson_uint32_to_string((uint32_t)i, &position, index, sizeof(index));
+        BSON_APPEND_UTF8(&list, position, id);
+    }
+    bson_append_array_end(&in, &list);
+    bson_append_document_end(&filter, &in);
+    result = sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_COMMAND, &op, err);
+    if (result == 0) {
+        result = sk_mongo_find(&op, SK_MONGO_COMMANDS, &filter, &opts, hand_out_record, &many, err);
+        sk_mongo_end(&op);
+    }
+    bson_destroy(&filter);
+    bson_destroy(&opts);
+    if (result == 0 && many.unreadable)
+        result = sk_fail(err, SK_ERR_INTERNAL, "the stored result of a command cannot be read");
+    return result;
+}
+
 /* The write errors of an unordered insert are its duplicates: {"writeErrors": [{"index": n, …}…]}. */
 static void mark_existing(const bson_t *reply, const struct sk_command_record *records, int count)
 {

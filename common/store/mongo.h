@@ -224,6 +224,9 @@ int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox
                            int *count, struct sk_error *err);
 int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                           struct sk_command_record *out, bool *found, struct sk_error *err);
+int sk_mongo_command_find_many(void *self, struct sk_call *call, const char *sandbox_id, const char *const *command_ids,
+                               int count, bool (*fn)(void *arg, struct sk_command_record *record), void *arg,
+                               struct sk_error *err);
 int sk_mongo_command_put(void *self, const struct sk_command_record *records, int count, struct sk_error *err);
 int sk_mongo_quota_reserve(void *self, struct sk_call *call, const char *scope, int64_t limit, const char *sandbox_id,
                            bool *granted, struct sk_error *err);

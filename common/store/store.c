@@ -21,6 +21,7 @@ static const struct sk_store_ops mongo_ops = {
     .timeline_apply = sk_mongo_timeline_apply,
     .timeline_list = sk_mongo_timeline_list,
     .command_find = sk_mongo_command_find,
+    .command_find_many = sk_mongo_command_find_many,
     .command_put = sk_mongo_command_put,
     .quota_reserve = sk_mongo_quota_reserve,
     .quota_release = sk_mongo_quota_release,

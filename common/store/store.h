@@ -41,6 +41,7 @@ struct sk_command_record {
     int64_t at;
 };
 void sk_command_record_fini(struct sk_command_record *record);
+#define SK_COMMANDS_FIND_MAX 1024
 
 #define SK_TIMELINE_PHASES_MAX 8
 #define SK_TIMELINE_KEEP       50 /* operations kept per sandbox */
@@ -158,6 +159,11 @@ struct sk_store_ops {
 
     int (*command_find)(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                         struct sk_command_record *out, bool *found, struct sk_error *err);
+    /* The same for many commands of one sandbox (at most SK_COMMANDS_FIND_MAX) in one question: `fn` gets those that
+     * have a result, in no order; it may take record->result by setting it to NULL. False stops. */
+    int (*command_find_many)(void *self, struct sk_call *call, const char *sandbox_id, const char *const *command_ids,
+                             int count, bool (*fn)(void *arg, struct sk_command_record *record), void *arg,
+                             struct sk_error *err);
     /* Stores results in one insertMany (unordered); an id that is there already is left as it is, and told by
      * record->existed (also when it was this very call's first attempt: look with command_find). */
     int (*command_put)(void *self, const struct sk_command_record *records, int count, struct sk_error *err);

@@ -311,6 +311,66 @@ static int look_up(struct lc_run *run, struct lc_held *held)
     return 0;
 }
 
+/* Many at once: a thousand waiters are one question. */
+_Static_assert(LC_MEMBERS_MAX <= SK_COMMANDS_FIND_MAX, "the commands of a job are looked up in one call");
+struct look_up {
+    struct lc_run *run;
+    struct lc_held *helds[LC_MEMBERS_MAX];
+    const char *ids[LC_MEMBERS_MAX];
+    int count;
+};
+
+static bool note_stored(void *arg, struct sk_command_record *record)
+{
+    struct look_up *look = arg;
+
+    /* The same id may wait more than once. */
+    for (int i = 0; i < look->count; i++) {
+        struct lc_held *held = look->helds[i];
+
+        if (strcmp(look->ids[i], record->command_id) != 0 || held->stored != NULL)
+            continue;
+        if (strcmp(record->body_hash, held->command.hash) != 0) {
+            held->conflict = true;
+            continue;
+        }
+        held->stored = strdup(record->result);
+        if (held->stored == NULL) {
+            sk_fail(&look->run->err, SK_ERR_INTERNAL, "out of memory");
+            return false;
+        }
+        lc_count(look->run->replica, LC_COUNT_COMMANDS_REPEATED, 1);
+    }
+    return true;
+}
+
+static int look_up_all(struct lc_run *run)
+{
+    const struct sk_store *store = run->replica->seams.store;
+    struct look_up look = {.run = run};
+
+    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
+        if (held->looked_up || look.count == LC_MEMBERS_MAX)
+            continue;
+        look.ids[look.count] = held->command.id;
+        look.helds[look.count++] = held;
+    }
+    if (look.count <= 1)
+        return look.count == 0 ? 0 : look_up(run, look.helds[0]);
+    sk_error_clear(&run->err);
+    if (store->ops->command_find_many(store->self, lc_commit_call(run), run->job->sandbox_id, look.ids, look.count,
+                                      note_stored, &look, &run->err) != 0) {
+        if (run->err.code == SK_ERR_STORE_UNAVAILABLE)
+            lc_note_store(run->replica, false);
+        return -1;
+    }
+    if (run->err.code != SK_OK)
+        return -1;
+    for (int i = 0; i < look.count; i++)
+        look.helds[i]->looked_up = true;
+    return 0;
+}
+
 bool lc_held_answered(const struct lc_held *held)
 {
     return held->stored != NULL || held->conflict;
@@ -332,10 +392,8 @@ bool lc_pick_head(struct lc_run *run)
 
 static enum lc_outcome run_commands(struct lc_run *run)
 {
-    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
-        if (!held->looked_up && look_up(run, held) != 0)
-            return lc_give_up(run);
-    }
+    if (look_up_all(run) != 0)
+        return lc_give_up(run);
     if (!lc_pick_head(run))
         return LC_OUTCOME_DONE; /* every one has its own answer */
     switch (run->command->verb) {

@@ -396,6 +396,40 @@ static int seam_command_find(void *self, struct sk_call *call, const char *sandb
     return 0;
 }
 
+static int seam_command_find_many(void *self, struct sk_call *call, const char *sandbox_id,
+                                  const char *const *command_ids, int count,
+                                  bool (*fn)(void *arg, struct sk_command_record *record), void *arg,
+                                  struct sk_error *err)
+{
+    struct sim_io io = IO(self, call, SIM_STORE_COMMAND_FIND, sandbox_id, false);
+    struct sim_inc *inc = self;
+    int found = 0;
+
+    if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
+        sim_done(&io, -1, "%d commands failed", count);
+        return -1;
+    }
+    for (int i = 0; i < count; i++) {
+        const struct sim_result_record *r = sim_store_result(inc->w, sandbox_id, command_ids[i]);
+        struct sk_command_record record;
+        bool more;
+
+        if (r == NULL)
+            continue;
+        found++;
+        record = r->record;
+        record.result = strdup(r->record.result);
+        if (record.result == NULL)
+            abort();
+        more = fn(arg, &record);
+        free(record.result);
+        if (!more)
+            break;
+    }
+    sim_done(&io, found, "%d commands: %d found", count, found);
+    return 0;
+}
+
 static void apply_put(struct sim_store *store, const struct sk_command_record *records, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -624,6 +658,7 @@ static const struct sk_store_ops store_ops = {
     .timeline_apply = seam_timeline_apply,
     .timeline_list = sim_store_timeline_list,
     .command_find = seam_command_find,
+    .command_find_many = seam_command_find_many,
     .command_put = seam_command_put,
     .quota_reserve = seam_quota_reserve,
     .quota_release = seam_quota_release,

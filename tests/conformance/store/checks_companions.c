@@ -293,8 +293,82 @@ static bool check_commands(struct sk_store_conformance *c)
     return true;
 }
 
+struct many {
+    int found;
+    bool wrong;
+    char *taken; /* one result that is kept by taking it */
+};
+
+static bool note_found(void *arg, struct sk_command_record *record)
+{
+    struct many *many = arg;
+    int number = -1;
+
+    many->found++;
+    if (sscanf(record->command_id, "m/%d", &number) != 1 || number % 3 != 0 || record->result == NULL ||
+        atoi(record->result + strlen("{\"n\":")) != number || strlen(record->body_hash) != 64 || record->at <= 0)
+        many->wrong = true;
+    if (many->taken == NULL) {
+        many->taken = record->result;
+        record->result = NULL;
+    }
+    return true;
+}
+
+static bool note_first(void *arg, struct sk_command_record *record)
+{
+    (void)record;
+    ++*(int *)arg;
+    return false;
+}
+
+/* Every third of 300 commands has a result; another sandbox has all of them. */
+static bool check_commands_together(struct sk_store_conformance *c)
+{
+    static struct sk_command_record records[400];
+    static char ids[300][24], texts[300][32];
+    const char *list[300];
+    struct many many = {.found = 0};
+    struct sk_instance a, b;
+    struct sk_event event;
+    struct sk_error err = {0};
+    int count = 0, first = 0;
+
+    sc_new(c, &a, &event, "replica-a");
+    sc_new(c, &b, &event, "replica-a");
+    memset(records, 0, sizeof(records));
+    for (int i = 0; i < 300; i++) {
+        snprintf(ids[i], sizeof(ids[i]), "m/%d", i); /* an id may hold what separates it from the sandbox id */
+        snprintf(texts[i], sizeof(texts[i]), "{\"n\":%d}", i);
+        list[i] = ids[i];
+        for (int k = 0; k < 2; k++) {
+            struct sk_command_record *record = &records[count];
+
+            if ((k == 0) != (i % 3 == 0))
+                continue;
+            strcpy(record->sandbox_id, k == 0 ? a.sandbox_id : b.sandbox_id);
+            strcpy(record->command_id, ids[i]);
+            memset(record->body_hash, 'a', 64);
+            record->result = texts[i];
+            record->at = sk_wall_ms(c->sched);
+            count++;
+        }
+    }
+    CHECK(OPS->command_put(SELF, records, count, &err) == 0, "put: %s", err.message);
+    CHECK(OPS->command_find_many(SELF, NULL, a.sandbox_id, list, 300, note_found, &many, &err) == 0, "find: %s",
+          err.message);
+    free(many.taken);
+    CHECK(many.found == 100 && !many.wrong, "%d results instead of 100, or wrong ones", many.found);
+    CHECK(OPS->command_find_many(SELF, NULL, a.sandbox_id, list, 300, note_first, &first, &err) == 0 && first == 1,
+          "%d results after the first was enough", first);
+    first = 0;
+    CHECK(OPS->command_find_many(SELF, NULL, a.sandbox_id, list, 0, note_first, &first, &err) == 0 && first == 0,
+          "a question about nothing found something");
+    return true;
+}
+
 bool sk_store_check_companions(struct sk_store_conformance *c)
 {
     return check_operation(c) && check_ends(c) && check_mixture(c) && check_trimming(c) && check_relays(c) &&
-           check_commands(c);
+           check_commands(c) && check_commands_together(c);
 }
