@@ -122,6 +122,12 @@ enum lc_outcome lc_op_settle(struct lc_run *run)
     }
     if (run->record.status == SK_STATUS_RUNNING && keep < 0)
         return LC_OUTCOME_DONE; /* nothing that is this record's: the next ensure repairs it */
+    /* A record that FastGPT made again: above its former life, too, or two lives would share epochs. */
+    if (highest > run->record.epoch && run->record.epoch == 0) {
+        if (lc_engine_former_life(run, NULL) != 0)
+            return lc_give_up(run);
+        highest = run->epoch_floor > highest ? run->epoch_floor : highest;
+    }
     if (highest > run->record.epoch && lc_engine_raise_epoch(run, highest) != 0)
         return lc_give_up(run);
     return lc_remote_settle(run, keep) == 0 ? LC_OUTCOME_DONE : lc_give_up(run);

@@ -92,7 +92,8 @@ int lc_quota_reserve(struct lc_run *run, const char *team_id)
     }
     return 0;
 fail:
-    while (taken-- > 0)
+    /* Without the lease the slot may be another claim's by now: the recount finds it. */
+    while (taken-- > 0 && sk_lease_valid(&run->lifecycle, run->replica->sched))
         give_back(run, &list[taken]);
     return -1;
 }
