@@ -427,6 +427,9 @@ void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sand
 {
     struct knowledge *k = knows_of(w, sim_actor_of(inc).fiber, sandbox_id);
 
+    /* Who reads of a later claim knows that its own is over. */
+    if (found == NULL || found->epoch > k->epoch)
+        k->claims = false;
     k->read = true;
     k->absent = found == NULL;
     k->read_epoch = found == NULL ? 0 : found->epoch;
