@@ -31,7 +31,7 @@
 #define LC_DRAIN_CALL_MS   500   /* the same while draining (contract/service.md §1) */
 #define LC_SOURCE_WAIT_MS  1000  /* waiting for the source lease: it is held for milliseconds */
 #define LC_FINISH_BATCH    256   /* results stored in one write */
-#define LC_FINISH_SHARE    64    /* of one sandbox among them */
+#define LC_FINISH_SHARE    16    /* of one sandbox among them */
 #define LC_HINTS_MAX       4096  /* events waiting for the relay in memory; more are found by its scan */
 #define LC_OBSERVED_MAX    16384 /* transitional records watched for a silent owner */
 #define LC_SCAN_LIMIT      4096  /* records looked at by one sweep */
