@@ -109,7 +109,7 @@ static int prepare_uri(struct sk_store_mongo *store, const char *text, int pool_
                        "Mongo URI: w=0 is of no use here: a compare-and-set needs its answer");
     }
     /* A write that the majority has not seen can still be rolled back: it must not be read as done. */
-    if (!mongoc_uri_has_option(store->uri, MONGOC_URI_READCONCERNLEVEL) &&
+    if (mongoc_read_concern_is_default(mongoc_uri_get_read_concern(store->uri)) &&
         mongoc_write_concern_get_wmajority(mongoc_uri_get_write_concern(store->uri))) {
         mongoc_read_concern_t *concern = mongoc_read_concern_new();
 

@@ -18,6 +18,15 @@
 #define OPS  (f.store.ops)
 #define SELF (f.store.self)
 
+static bool count_record(void *arg, const struct sk_instance *instance, const struct sk_event *events, int count)
+{
+    (void)instance;
+    (void)events;
+    (void)count;
+    ++*(int *)arg;
+    return true;
+}
+
 /* Every page ends after its first window, wherever that is: the lists are complete all the same. */
 START_TEST(test_early_pages)
 {
@@ -164,6 +173,170 @@ START_TEST(test_many_slots)
     ck_assert_msg(OPS->quota_reserve(SELF, NULL, "global", 3001, "app-newer", &granted, &err) == 0 && granted, "%s",
                   err.message);
     mf_close(&f);
+}
+END_TEST
+
+/* A slot that was counted but is gone comes back with the next recount. */
+START_TEST(test_lost_slot)
+{
+    struct sk_error err = {0};
+    mongoc_collection_t *quota;
+    int64_t changed;
+    bson_t *filter;
+    bool granted;
+    struct mf f;
+
+    mf_open(&f, 0, "", 2);
+    for (int i = 0; i < 3; i++) {
+        char holder[32];
+
+        snprintf(holder, sizeof(holder), "app-%d", i);
+        ck_assert(OPS->quota_reserve(SELF, NULL, "team:x", 3, holder, &granted, &err) == 0 && granted);
+    }
+    quota = mf_collection(&f, "sandkeep_quota");
+    filter = BCON_NEW("_id", "team:x#00000001");
+    ck_assert(mongoc_collection_delete_one(quota, filter, NULL, NULL, NULL));
+    bson_destroy(filter);
+    mongoc_collection_destroy(quota);
+    ck_assert(OPS->quota_reserve(SELF, NULL, "team:x", 3, "app-9", &granted, &err) == 0 && !granted);
+    ck_assert_msg(OPS->quota_recount(SELF, NULL, NULL, 3600000, &changed, &err) == 0, "%s", err.message);
+    ck_assert(OPS->quota_reserve(SELF, NULL, "team:x", 3, "app-9", &granted, &err) == 0 && granted);
+    ck_assert(OPS->quota_reserve(SELF, NULL, "team:x", 3, "app-10", &granted, &err) == 0 && !granted);
+    mf_close(&f);
+}
+END_TEST
+
+/* Many reserve for the same few sandboxes at once, again and again: no number gets lost on the way. */
+struct reservers {
+    struct mf *f;
+    int round;
+    atomic_int failed;
+};
+
+static void reserve_same(void *arg, int index)
+{
+    struct reservers *r = arg;
+    struct sk_error err;
+    char scope[32], holder[32];
+    bool granted = false;
+
+    snprintf(scope, sizeof(scope), "team:%d", r->round);
+    snprintf(holder, sizeof(holder), "app-%d", index % 4);
+    if (r->f->store.ops->quota_reserve(r->f->store.self, NULL, scope, 4, holder, &granted, &err) != 0 || !granted)
+        atomic_fetch_add(&r->failed, 1);
+}
+
+START_TEST(test_same_holders)
+{
+    struct reservers r;
+    struct sk_error err = {0};
+    struct mf f;
+
+    mf_open(&f, 0, "", 16);
+    ck_assert_msg(OPS->setup(SELF, NULL, &err) == 0, "%s", err.message);
+    r = (struct reservers){.f = &f};
+    for (r.round = 0; r.round < 25; r.round++) {
+        mf_parallel(16, reserve_same, &r);
+        ck_assert_msg(r.failed == 0, "round %d: %d reservations failed or were refused", r.round, r.failed);
+    }
+    mf_close(&f);
+}
+END_TEST
+
+/* Records of consecutive milliseconds, walked in windows of a few: none falls between two windows. */
+START_TEST(test_narrow_windows)
+{
+    static struct sk_instance records[60];
+    int64_t base = sk_wall_ms(&sk_sched_system) - 86400000;
+    struct sk_store_mongo *store;
+    struct sk_error err = {0};
+    struct mf f;
+
+    mf_open(&f, 0, "", 2);
+    store = f.store.self;
+    for (int i = 0; i < 60; i++) {
+        struct sk_event event;
+        bool created = false;
+
+        sc_new(&f.c, &records[i], &event, "replica-a");
+        records[i].has_operation = false;
+        records[i].status = SK_STATUS_RUNNING;
+        records[i].last_active_at = records[i].created_at = base + i;
+        records[i].sequence = 0;
+        ck_assert_msg(OPS->insert(SELF, NULL, &records[i], NULL, 0, &created, &err) == 0 && created, "%s", err.message);
+    }
+    for (int width = 1; width <= 4; width++) {
+        for (int sort = SK_LIST_BY_LAST_ACTIVE_DESC; sort <= SK_LIST_BY_CREATED_DESC; sort++) {
+            struct sk_list_filter filter = {.older_than = base + 50};
+            char *cursor = NULL, *next;
+            int found = 0;
+
+            do {
+                store->list_budget_us = -1;
+                atomic_store(&store->hints.oldest_active, base + 20);
+                atomic_store(&store->hints.width[sort], width);
+                ck_assert_msg(OPS->list(SELF, NULL, &filter, (enum sk_list_sort)sort, cursor, 3, count_record, &found,
+                                        &next, &err) == 0,
+                              "%s", err.message);
+                free(cursor);
+                cursor = next;
+            } while (cursor != NULL);
+            ck_assert_msg(found == 50, "width %d, order %d: %d records instead of 50", width, sort, found);
+        }
+    }
+    {
+        int found = 0;
+
+        atomic_store(&store->hints.oldest_running, base + 7);
+        atomic_store(&store->hints.idle_width, 3);
+        ck_assert_msg(OPS->scan(SELF, NULL, SK_SCAN_IDLE, base + 50, 1000, count_record, &found, &err) == 0, "%s",
+                      err.message);
+        ck_assert_int_eq(found, 50);
+    }
+    mf_close(&f);
+}
+END_TEST
+
+/* What the URI leaves open is set to what a record of truth needs; what it says is kept. */
+START_TEST(test_uri)
+{
+    static const struct {
+        const char *options;
+        bool majority, majority_reads, retry_writes;
+        int w;
+    } rows[] = {
+        {"", true, true, true, 0},
+        {"w=majority&retryWrites=false", true, true, false, 0},
+        {"w=1", false, false, true, 1},
+        {"w=2&journal=true", false, false, true, 2},
+        {"readConcernLevel=local", true, false, true, 0},
+    };
+    struct sk_error err;
+
+    mf_driver();
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        const mongoc_write_concern_t *writes;
+        const mongoc_read_concern_t *reads;
+        struct sk_store_mongo *self;
+        struct sk_store store;
+        char uri[128];
+
+        snprintf(uri, sizeof(uri), "mongodb://127.0.0.1:1/?%s", rows[i].options);
+        ck_assert_int_eq(sk_store_mongo_new(&(struct sk_store_mongo_config){.uri = uri, .pool_size = 1},
+                                            &sk_sched_system, &store, &err),
+                         0);
+        self = store.self;
+        writes = mongoc_uri_get_write_concern(self->uri);
+        reads = mongoc_uri_get_read_concern(self->uri);
+        ck_assert_int_eq(mongoc_write_concern_get_wmajority(writes), rows[i].majority);
+        ck_assert(rows[i].majority || mongoc_write_concern_get_w(writes) == rows[i].w);
+        ck_assert_int_eq(mongoc_read_concern_get_level(reads) != NULL &&
+                             strcmp(mongoc_read_concern_get_level(reads), "majority") == 0,
+                         rows[i].majority_reads);
+        ck_assert_int_eq(self->retry_writes, rows[i].retry_writes);
+        ck_assert_str_eq(self->database, "fastgpt");
+        sk_store_mongo_free(&store);
+    }
 }
 END_TEST
 
@@ -344,7 +517,8 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {test_early_pages, test_wrong_hints, test_cut_while_idle, test_closed_while_idle,
-                                  test_many_slots,  test_tls,         test_login};
+                                  test_many_slots,  test_lost_slot,   test_same_holders,   test_narrow_windows,
+                                  test_uri,         test_tls,         test_login};
 
-    return mf_main("store_mongo_inside", tests, 7, 280);
+    return mf_main("store_mongo_inside", tests, 11, 280);
 }
