@@ -334,6 +334,8 @@ void lc_jobs_stop(struct lc_replica *replica);     /* wakes every worker */
 bool lc_held_answered(const struct lc_held *held); /* it has an answer of its own */
 /* The first member without an answer of its own becomes run->head and run->command. False: there is none. */
 SK_MUST_USE bool lc_pick_head(struct lc_run *run);
+/* Asks the store once more for the results of those members that have no answer yet. -1 with run->err. */
+SK_MUST_USE int lc_look_up_again(struct lc_run *run);
 /* Reads the record into run->record and run->found. -1 with run->err. */
 SK_MUST_USE int lc_read(struct lc_run *run);
 /* Takes the lifecycle lease when it is not held yet. -1: sandbox_busy or lease_unavailable in run->err. */

@@ -122,8 +122,18 @@ static enum lc_outcome create(struct lc_run *run)
         sk_fail(&run->err, SK_ERR_INVALID_REQUEST, "provider \"%s\" is not configured here", command->params.provider);
         return LC_OUTCOME_FAILED;
     }
-    if (lc_lock_source(run, &command->identity) != 0 || lc_lock(run) != 0 || lc_engine_former_life(run, &lived) != 0 ||
-        fill_fresh(run, fresh, lived) != 0 || check_source(run, &command->identity, fresh->team_id) != 0 ||
+    if (lc_lock_source(run, &command->identity) != 0 || lc_lock(run) != 0 || lc_engine_former_life(run, &lived) != 0)
+        return lc_give_up(run);
+    /* It was there once. A command that made it then, came again and waited here, must not bring it back: its result
+     * was stored before anybody could ask for the delete. Under the lease nobody deletes it meanwhile. */
+    if (lived) {
+        if (lc_look_up_again(run) != 0)
+            return lc_give_up(run);
+        if (!lc_pick_head(run))
+            return LC_OUTCOME_DONE;
+        command = run->command;
+    }
+    if (fill_fresh(run, fresh, lived) != 0 || check_source(run, &command->identity, fresh->team_id) != 0 ||
         lc_quota_reserve(run, fresh->team_id) != 0)
         return lc_give_up(run);
     outcome = lc_run_provision(run, &claim);

@@ -43,10 +43,12 @@ bool lc_dispatch_hint_wanted(const struct lc_replica *r)
 }
 
 /* ---- the end of a job --------------------------------------------------------------------------- */
-/* Done again after its result was reported, it would undo what others asked for since. */
+/* Done again after its result was reported, it would undo what others asked for since: an ensure too, it would bring
+ * back a sandbox that was deleted. */
 static bool twice_matters(enum lc_verb verb)
 {
-    return verb == LC_VERB_DELETE || verb == LC_VERB_STOP || verb == LC_VERB_RECOVER;
+    return verb == LC_VERB_DELETE || verb == LC_VERB_STOP || verb == LC_VERB_RECOVER || verb == LC_VERB_ENSURE ||
+           verb == LC_VERB_PROVISION;
 }
 
 /* Back to the front of the queue, in their order, behind a delete that came meanwhile. */

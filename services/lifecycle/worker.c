@@ -371,6 +371,15 @@ static int look_up_all(struct lc_run *run)
     return 0;
 }
 
+int lc_look_up_again(struct lc_run *run)
+{
+    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
+        if (!lc_held_answered(held))
+            held->looked_up = false;
+    }
+    return look_up_all(run);
+}
+
 bool lc_held_answered(const struct lc_held *held)
 {
     return held->stored != NULL || held->conflict;

@@ -49,10 +49,11 @@ class Tap:
         self.subjects = tuple(subjects)
         self.ignore = tuple(ignore)  # subjects of others below the prefix
         self.older = set()  # sandboxes whose records have a past that nobody published (made by a test): as with from_start=False
-        # A replica that is killed after its answer and before its acknowledgement leaves the same answer to another one:
-        # with True the very same final answer may come again.
+        # Where replicas are killed or stand still, a command may be answered by two of them. With True the very same final
+        # answer may come again, another one may follow an answer that was to be retried (it is not stored), and whoever
+        # woke up may still tell of progress.
         self.repeats = False
-        self.finals = {}  # (inbox, command id) -> the final answer as text
+        self.finals = {}  # (inbox, command id) -> the final answer
         self.catalog = Catalog(prefix)
         self.faults = []
         self.fault_count = 0
@@ -223,13 +224,16 @@ class Tap:
         if entry is None:
             self._fault("%s: an answer to a command that was not sent there: %s" % (subject, data[:200]))
         elif progress:
-            if entry[1] >= entry[0]:
+            if entry[1] >= entry[0] and not self.repeats:
                 self._fault("%s: progress after the final answer of %s" % (subject, command))
-        elif entry[1] >= entry[0] and self.repeats and self.finals.get((subject, command)) == json.dumps(payload, sort_keys=True):
-            self._count("answers again")
         else:
-            entry[1] += 1
-            self.finals[subject, command] = json.dumps(payload, sort_keys=True)
+            before = self.finals.get((subject, command))
+            again = before is not None and (before == payload or before.get("error", {}).get("retryable") is True)
+            self.finals[subject, command] = payload
+            if again and self.repeats and entry[1] >= entry[0]:
+                self._count("answers again")
+            else:
+                entry[1] += 1
 
     def _rpc_reply(self, subject, data):
         method = self.rpc_replies[subject]

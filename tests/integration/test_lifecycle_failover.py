@@ -170,3 +170,27 @@ def test_four_replicas_share_the_work(site):
     site.delete_all(boxes)
     site.stack("up", "--scale", "lifecycle=2", "--only", ",".join(["nats,redis,mongo,localbox"] + site.members()))
     site.gone(*boxes)
+
+
+def test_a_repeated_command_that_waited_does_not_bring_back_what_was_deleted(site, box):
+    """One replica stands still with copies of an ensure that wait there; the other one runs it, and then a delete."""
+    site.bus.run("ensure", box)
+    with in_the_middle(site, box, "stop") as (stop, pid, _):
+        ident = f"again-{box.id}"
+        copies = site.bus.send_many(site.bus.prepare("ensure", box, ident=ident, deadline_ms=60000) for _ in range(20))
+        eventually(lambda: site.bus.consumer().num_pending == 0, 10, "not all are delivered")
+        other = next(row["pid"] for name, row in site.status().items() if name.startswith("lifecycle-") and row["pid"] != pid)
+        os.kill(other, signal.SIGSTOP)
+        try:
+            os.kill(site.pid("localbox"), signal.SIGCONT)
+            assert stop.ok(30)["status"] == "stopped"
+            first = eventually(lambda: next((copy for copy in copies if copy.answers), None), 30, "no copy was run")
+            assert first.answers[0]["status"] == "running"
+            assert site.bus.send("delete", box, deadline_ms=60000).ok(60)["status"] == "none"
+        finally:
+            os.kill(other, signal.SIGCONT)
+    for copy in copies:
+        assert copy.result(30) == first.answers[0]
+    site.settle()
+    assert site.state(box) == "none"
+    site.gone(box)

@@ -117,6 +117,18 @@ OUTAGES = {
 }
 
 
+def stories(site, boxes, left):
+    """What happened to the sandboxes of these provider objects."""
+    lines = []
+    for box in boxes:
+        mine = [item for item in left if item["metadata"].get("sessionId") == box.id]
+        if not mine:
+            continue
+        lines += [f"\n{box}"] + [f"  object {item}" for item in mine] + [f"  operation {entry}" for entry in site.timeline(box)]
+        lines += [f"  {event.kind} {event.headers.get('ce-time')} {event.data}" for event in site.bus.heard(box.id)]
+    return "\n".join(lines)
+
+
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
     """Mongo is never killed here, so it need not sync each write."""
@@ -154,8 +166,8 @@ def test_outage(request, name, capsys):
         print(f"\n{name}: {sum(life.commands for life in lives)} commands, {sum(life.repeated for life in lives)} repeated; "
               f"the work ended {took:.1f} s after the outage, {time.monotonic() - began:.1f} s in all", flush=True)
     boxes = [life.box for life in lives]
-    left = {item["metadata"].get("sessionId") for item in site.provider.objects()} & {box.id for box in boxes}
-    assert left == set()
+    left = [item for item in site.provider.objects() if item["metadata"].get("sessionId") in {box.id for box in boxes}]
+    assert left == [], stories(site, boxes, left)
     assert [volume for volume in site.provider.volumes() if any(box.id in volume for box in boxes)] == []
     assert site.instances.count_documents({"sandboxId": {"$in": [box.id for box in boxes]}}) == 0
     assert site.leases() == []
