@@ -419,8 +419,12 @@ int sk_quota_take(struct sk_mongo_op *op, const char *scope, int64_t limit, cons
             return -1;
         taken = take_any_free(op, scope, holder, bound < slots ? bound : slots, err);
         if (taken == TAKEN_NONE) {
-            if (slots >= bound)
-                return 0; /* every slot below the bound is held */
+            if (slots >= bound) {
+                /* Every slot below the bound is held, perhaps by now for this very sandbox. */
+                if (find_held(op, scope, holder, &slot, granted, err) != 0)
+                    return -1;
+                return 0;
+            }
             taken = make_slot(op, scope, holder, slots, err);
         }
         if (taken == TAKEN_ERROR)
