@@ -343,11 +343,17 @@ static void clean_objects(struct lc_run *run, const struct sk_provider *p, struc
 }
 
 /* An ensure that came through after a delete had removed the volume: it is empty, and its name is never used again,
- * because every later life of the sandbox has another generation. While the record is still there the volume is the
- * deleter's business: it is waited for. */
+ * because every later life of the sandbox has another generation. Not so generation 0: FastGPT gives it to a record
+ * that it makes, and that may happen while our removal is on its way. Such a volume is left to the doctor: rather an
+ * empty one too many than a workspace lost. While the record is still there the volume is the deleter's business: it is
+ * waited for. */
 static void clean_volume(struct lc_run *run, const struct sk_provider *p, struct sk_call *call)
 {
+    size_t length = strlen(run->ensured_volume);
     struct sk_error err = {.code = SK_OK};
+
+    if (length >= 2 && strcmp(run->ensured_volume + length - 2, "-0") == 0)
+        return;
 
     for (;;) {
         if (lc_read(run) != 0)
