@@ -91,6 +91,14 @@ static void take_records(struct sim_world *w, struct sk_check_snapshot *s, struc
     s->pending_known = true;
 }
 
+/* A name that FastGPT may give to a new record at any time: nobody removes it but a delete. */
+static bool first_generation(const char *claim_name)
+{
+    size_t length = strlen(claim_name);
+
+    return length >= 2 && strcmp(claim_name + length - 2, "-0") == 0;
+}
+
 /* May calls to the store or the provider fail in this run? */
 static bool disturbed(const struct sim_world *w)
 {
@@ -121,7 +129,8 @@ static void take_provider(struct sim_world *w, struct sk_check_snapshot *s, stru
 
         /* Made by a call that was under way while its sandbox was deleted. Its maker takes it away, once; when it dies
          * or fails, nobody else can know of it (docs/simulator.md, limits). */
-        if (!volume->gone && (volume->stray_of == NULL || (!volume->stray_of->crashed && !disturbed(w))))
+        if (!volume->gone && (volume->stray_of == NULL ||
+                              (!volume->stray_of->crashed && !disturbed(w) && !first_generation(volume->claim_name))))
             sk_copy_cut(volumes[s->volume_count++].claim_name, sizeof(volumes->claim_name), volume->claim_name);
     }
     s->remotes = remotes;
