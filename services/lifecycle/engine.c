@@ -4,12 +4,14 @@
  * that also appends its events; an answer that is lost is resolved by reading back, never by guessing. */
 #include "services/lifecycle/internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 #define STORE_WAIT_FIRST_MS 25
 #define STORE_WAIT_MAX_MS   1000
 #define GUARD_POLL_MS       25
+#define TRIES_CALLED_BACK   3
 #define TRIES_BEFORE_CLAIM  3 /* a job that owns nothing yet gives its worker back instead of waiting for the store */
 
 /* ---- events ------------------------------------------------------------------------------------- */
@@ -103,9 +105,14 @@ static int write_once(struct lc_run *run, int count, const struct sk_cas_guard *
 
 static bool wait_for_store(struct lc_run *run, int tries)
 {
+    int64_t ms = lc_backoff_ms(run->replica->sched, STORE_WAIT_FIRST_MS, STORE_WAIT_MAX_MS, tries);
+
     if (!run->claimed && tries >= TRIES_BEFORE_CLAIM)
         return false;
-    return lc_pause(run, lc_backoff_ms(run->replica->sched, STORE_WAIT_FIRST_MS, STORE_WAIT_MAX_MS, tries));
+    if (lc_pause(run, ms))
+        return true;
+    /* Called back. What is written now gives the operation up: one lost message must not leave it to the take-over. */
+    return tries < TRIES_CALLED_BACK && !lc_stopping(run->replica) && sk_call_sleep_ms(lc_commit_call(run), ms);
 }
 
 /* Writes run->after over run->before (inserts it when run->found is false). 0 = it is in the store, and run->record
@@ -195,6 +202,20 @@ static bool taken_over(const struct lc_run *run, const struct sk_operation *old)
     return old->owner[0] != '\0' && strcmp(old->owner, run->replica->settings.replica_id) != 0;
 }
 
+static bool wants(enum lc_verb verb, enum sk_op op)
+{
+    switch (op) {
+    case SK_OP_PROVISION:
+        return verb == LC_VERB_ENSURE || verb == LC_VERB_PROVISION;
+    case SK_OP_STOP:
+        return verb == LC_VERB_STOP;
+    case SK_OP_DELETE:
+        return verb == LC_VERB_DELETE;
+    default:
+        return false;
+    }
+}
+
 static void fill_operation(struct lc_run *run, const struct lc_claim *claim, int64_t now_ms)
 {
     const struct sk_operation *old = run->before.has_operation ? &run->before.operation : NULL;
@@ -219,7 +240,9 @@ static void fill_operation(struct lc_run *run, const struct lc_claim *claim, int
     }
     if (op->job_id[0] == '\0')
         sk_uuid4(run->replica->sched, op->job_id);
-    if (op->command_id[0] == '\0' && run->command != NULL)
+    /* FastGPT's operation has no command. Whoever happens to meet it is not its command either, unless it wants the same:
+     * a delete with the id of that other command would take the operation for its own, done already. */
+    if (op->command_id[0] == '\0' && run->command != NULL && (!resumes || wants(run->command->verb, op->type)))
         memcpy(op->command_id, run->command->id, sizeof(op->command_id));
     if (op->traceparent[0] == '\0' && run->command != NULL)
         memcpy(op->traceparent, run->command->traceparent, sizeof(op->traceparent));
@@ -281,6 +304,7 @@ int lc_engine_claim(struct lc_run *run, const struct lc_claim *claim)
         run->before = run->record;
         run->after = run->record;
     } else {
+        assert(claim->fresh != NULL); /* only provision is claimable without a record */
         memset(&run->before, 0, sizeof(run->before));
         run->after = *claim->fresh;
     }
@@ -463,9 +487,7 @@ int lc_engine_finish(struct lc_run *run, bool active, const struct sk_image *ima
     struct sk_event *event;
     int count = 0;
 
-    if (lc_engine_guard(run) != 0)
-        return -1;
-    if (LC_MUTATE(SKIP_TERMINAL_FENCE) && lc_read(run) != 0)
+    if ((LC_MUTATE(SKIP_TERMINAL_FENCE) ? lc_read(run) : lc_engine_guard(run)) != 0)
         return -1;
     end_operation(run, info->terminal, "completed", NULL);
     if (active && run->after.last_active_at < run->after.last_operation.ended_at)

@@ -435,6 +435,10 @@ SK_MUST_USE int lc_remote_remove(struct lc_run *run); /* all objects of the sand
 void lc_remote_clean_own(struct lc_run *run);         /* after ownership was lost: what this claim created */
 SK_MUST_USE int lc_remote_settle(struct lc_run *run,
                                  int64_t keep_epoch); /* removes all objects but those of that epoch */
+/* Ours by its labels, and old enough that its record, were there one, would be seen. */
+bool lc_remote_is_orphan(const struct lc_replica *replica, const struct sk_remote *remote);
+/* Under the lease of a sandbox without a record: removes its orphans at every provider, if the settings say so. */
+SK_MUST_USE int lc_remote_remove_orphans(struct lc_run *run);
 
 /* ---- quota.c ------------------------------------------------------------------------------------ */
 SK_MUST_USE int lc_quota_reserve(struct lc_run *run, const char *team_id);

@@ -18,7 +18,7 @@ enum lc_mutation {
     LC_MUTATION_RETRY_CREATE_BLINDLY,     /* create again after a time-out without listing */
     LC_MUTATION_PARK_WITHOUT_IN_PROGRESS, /* parked commands do not extend their AckWait */
     LC_MUTATION_ACK_BEFORE_STORE,         /* acknowledge a command before its result is stored */
-    LC_MUTATION_SKIP_TERMINAL_FENCE,      /* commit the terminal status without operation id in the filter */
+    LC_MUTATION_SKIP_TERMINAL_FENCE,      /* commit the terminal status whoever owns the operation by now */
     /* Bugs that the simulator found while this was written: kept, so that the net keeps catching them. */
     LC_MUTATION_REPEAT_LOST_INSERT,   /* insert again what a look does not find after an ambiguous insert */
     LC_MUTATION_ANSWER_ANEW,          /* answer a repeated id with the own result instead of the stored one */

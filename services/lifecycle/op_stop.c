@@ -109,7 +109,9 @@ enum lc_outcome lc_op_settle(struct lc_run *run)
     /* Read again under the lease: whoever holds it next makes sure of the provider by itself. */
     if (lc_read(run) != 0)
         return lc_give_up(run);
-    if (!run->found || run->record.malformed || run->record.has_operation || run->provider == NULL)
+    if (!run->found)
+        return lc_remote_remove_orphans(run) == 0 ? LC_OUTCOME_DONE : lc_give_up(run);
+    if (run->record.malformed || run->record.has_operation || run->provider == NULL)
         return LC_OUTCOME_DONE;
     if (lc_remote_look(run, &sight) != 0)
         return lc_give_up(run);

@@ -54,7 +54,7 @@ static bool twice_matters(enum lc_verb verb)
 /* Back to the front of the queue, in their order, behind a delete that came meanwhile. */
 static void requeue(struct lc_replica *r, struct lc_queue *queue, struct lc_job *job)
 {
-    struct sk_list *at = &queue->waiting;
+    struct sk_list *at;
 
     for (at = queue->waiting.next; at != &queue->waiting; at = at->next) {
         if (SK_LIST_ENTRY(struct lc_held, at, link)->command.verb != LC_VERB_DELETE)

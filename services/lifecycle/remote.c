@@ -105,6 +105,34 @@ int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
     return 0;
 }
 
+bool lc_remote_is_orphan(const struct lc_replica *r, const struct sk_remote *remote)
+{
+    /* Without our labels it is not ours to judge: FastGPT's older sandboxes have other tables. */
+    return remote->epoch != 0 && remote->job_id[0] != '\0' && remote->created_at > 0 &&
+           sk_wall_ms(r->sched) - remote->created_at >= r->settings.orphan_grace_ms;
+}
+
+int lc_remote_remove_orphans(struct lc_run *run)
+{
+    struct lc_replica *r = run->replica;
+
+    if (!r->settings.orphan_remove)
+        return 0;
+    memcpy(run->record.sandbox_id, run->job->sandbox_id, sizeof(run->record.sandbox_id));
+    for (int n = 0; n < r->seams.provider_count; n++) {
+        run->provider = &r->seams.providers[n];
+        if (find(run) != 0)
+            return -1;
+        for (int i = 0; i < run->remote_count; i++) {
+            bool gone;
+
+            if (lc_remote_is_orphan(r, &run->remotes[i]) && ask_removal(run, &run->remotes[i], &gone) != 0)
+                return -1;
+        }
+    }
+    return 0;
+}
+
 static bool usable(const struct sk_remote *remote)
 {
     return remote->state == SK_REMOTE_RUNNING || remote->state == SK_REMOTE_PENDING ||

@@ -194,38 +194,21 @@ static bool compare_with_record(void *arg, const struct sk_instance *record, con
     return true;
 }
 
-static bool old_enough(const struct sweep *s, const struct sk_remote *remote)
+static void judge_orphans(struct lc_replica *r, const struct page *page)
 {
-    int64_t age_ms = sk_wall_ms(s->replica->sched) - remote->created_at;
-
-    return remote->created_at > 0 && age_ms >= s->replica->settings.orphan_grace_ms;
-}
-
-static void judge_orphans(struct sweep *s, const struct sk_provider *p, struct page *page)
-{
-    struct lc_replica *r = s->replica;
-
     for (int i = 0; i < page->count; i++) {
         const struct sk_remote *remote = &page->remotes[i];
-        struct sk_error err = {.code = SK_OK};
-        struct sk_call call;
-        bool gone = false;
 
-        /* Without our labels it is not ours to judge: FastGPT's older sandboxes have other tables. */
-        if (page->known[i] || remote->epoch == 0 || remote->job_id[0] == '\0' || !old_enough(s, remote))
+        if (page->known[i] || !lc_remote_is_orphan(r, remote))
             continue;
         lc_count(r, LC_COUNT_ORPHANS, 1);
         SK_LOG_WARN("provider object without a record", SK_F("sandboxId", remote->sandbox_id),
                     SK_F("remoteId", remote->id), SK_FI("epoch", remote->epoch),
                     SK_FB("removed", r->settings.orphan_remove));
-        if (!r->settings.orphan_remove)
-            continue;
-        sk_call_init(&call, r->sched);
-        call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
-        if (p->ops->remove(p->self, &call, remote->id, &gone, &err) != 0)
-            SK_LOG_WARN("orphan not removed", SK_F("remoteId", remote->id), SK_FE(&err));
-        if (r->hooks.worker_end != NULL)
-            r->hooks.worker_end(r->hooks.arg, &call);
+        /* Not from here: the sandbox may have been made anew since the records were read, and nothing is done at a
+         * provider without its lease. */
+        if (r->settings.orphan_remove)
+            lc_dispatch_post(r, LC_JOB_SETTLE, remote->sandbox_id);
     }
 }
 
@@ -255,7 +238,7 @@ static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct 
             r->seams.store->ops->get_many(r->seams.store->self, &call, (const char(*)[SK_SANDBOX_ID_SIZE])page->ids,
                                           page->count, compare_with_record, page, &err) != 0)
             break;
-        judge_orphans(s, p, page);
+        judge_orphans(r, page);
         (void)look_after_urgent(s); /* a big or slow provider holds nobody's recovery up */
     }
     if (r->hooks.worker_end != NULL)

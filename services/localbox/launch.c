@@ -568,15 +568,14 @@ void lb_launch_run(struct lb_launch *l)
     for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++)
         close_fd(fds[i]);
     if (!fine) {
-        int ignored = lb_process_kill(l->box->pid, l->box->start_time, LB_KILL_MS);
+        (void)!lb_process_kill(l->box->pid, l->box->start_time, LB_KILL_MS);
         lb_kill_marked(l->box->id);
         lb_cgroup_remove(l->box->id);
         for (int i = 0; i < l->box->volume_count; i++) {
             if (l->box->volumes[i].created) /* made for this sandbox alone, and it never ran */
-                ignored = lb_volume_remove(l->box->volumes[i].claim);
+                (void)!lb_volume_remove(l->box->volumes[i].claim);
         }
-        ignored = lb_remove_tree(p->folder);
-        (void)ignored;
+        (void)!lb_remove_tree(p->folder);
     }
     lb_args_free(&p->args);
     free(p);

@@ -242,7 +242,7 @@ static struct command *command_new(enum kind kind, const char *text)
     sk_init_hex_id(c->id);
     c->kind = kind;
     c->log_fd = c->state_fd = -1;
-    c->content = strndup(text, 4096);
+    c->content = strndup(text, 4096); /* NOLINT(clang-analyzer-core.NonNullParamChecker): argv is not empty */
     c->started_ms = sk_init_now_ms();
     uv_timer_init(&sk_init_state.loop, &c->timeout);
     uv_timer_init(&sk_init_state.loop, &c->kill_timer);

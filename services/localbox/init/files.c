@@ -296,7 +296,7 @@ static char *read_whole(const char *path, size_t *len, struct stat *st, int *err
         *error = EFBIG;
     else if ((text = malloc((size_t)st->st_size + 1)) == NULL)
         *error = ENOMEM;
-    while (*error == 0 && *len < (size_t)st->st_size) {
+    while (text != NULL && *len < (size_t)st->st_size) {
         ssize_t n = read(fd, text + *len, (size_t)st->st_size - *len);
         if (n < 0)
             *error = errno;
@@ -354,7 +354,7 @@ static bool replace_one(struct sk_init_job *job, const char *path, json_t *spec,
     int error = 0;
     json_int_t count = 0;
     char *text = read_whole(path, &len, &st, &error), *out = NULL;
-    if (error == 0) {
+    if (error == 0 && text != NULL) {
         for (char *p = text; (p = memmem(p, len - (size_t)(p - text), old, old_len)) != NULL; p += old_len)
             count++;
         size_t size = len + (size_t)count * fresh_len - (size_t)count * old_len;

@@ -93,7 +93,7 @@ static void on_timer(uv_timer_t *timer)
     json_t *json = sample(s);
     char *text = json_dumps(json, JSON_COMPACT);
     json_decref(json);
-    if (text != NULL && (!sk_stream_write(s->x, text, strlen(text)) | !sk_stream_write(s->x, "\n", 1)))
+    if (text != NULL && (!sk_stream_write(s->x, text, strlen(text)) || !sk_stream_write(s->x, "\n", 1)))
         sk_stream_abort(s->x); /* a watcher that does not read for this long is gone */
     free(text);
 }

@@ -13,6 +13,8 @@
 
 void sk_event_add(struct event *e, const char *text, size_t len)
 {
+    if (len == 0)
+        return;
     if (e->len + len > e->size) {
         size_t size = (e->len + len) * 2 + 128;
         char *grown = realloc(e->data, size);

@@ -386,7 +386,7 @@ static int copy_at(int from_dir, const char *from, int to_dir, const char *to, i
     DIR *d = in >= 0 ? fdopendir(in) : NULL;
     int error = d == NULL || out < 0 ? errno : 0;
     struct dirent *entry;
-    while (error == 0 && (entry = readdir(d)) != NULL) {
+    while (error == 0 && d != NULL && (entry = readdir(d)) != NULL) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             error = copy_at(dirfd(d), entry->d_name, out, entry->d_name, depth + 1);
     }

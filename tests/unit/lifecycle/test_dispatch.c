@@ -100,22 +100,23 @@ START_TEST(test_hints_reach_those_that_wait_for_a_retry)
 }
 END_TEST
 
-START_TEST(test_a_parked_delete_asks_for_its_result_again)
+START_TEST(test_a_parked_command_that_matters_twice_asks_for_its_result_again)
 {
-    struct lc_job *job;
-    struct lc_held *held;
+    static const char *const verbs[] = {"delete", "ensure", "stop", "touch"};
 
-    fake_start(&f, NULL);
-    fake_send(&f, "delete", ID, "a", "");
-    fake_send(&f, "ensure", OTHER, "b", "");
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        struct lc_job *job;
+        struct lc_held *held;
+
+        fake_start(&f, NULL);
+        fake_send(&f, verbs[i], ID, "a", "");
         job = fake_take(&f);
         held = SK_LIST_ENTRY(struct lc_held, job->members.next, link);
         held->looked_up = true;
         fake_end(&f, job, LC_OUTCOME_BUSY, SK_OK, 0);
-        ck_assert(held->looked_up == (held->command.verb != LC_VERB_DELETE));
+        ck_assert_msg(held->looked_up == (strcmp(verbs[i], "touch") == 0), "%s", verbs[i]);
+        fake_stop(&f);
     }
-    fake_stop(&f);
 }
 END_TEST
 
@@ -551,8 +552,9 @@ START_TEST(test_internal_jobs)
 END_TEST
 
 SK_CHECK_MAIN("lifecycle dispatcher", test_one_worker_per_sandbox, test_commands_do_not_wait_behind_housekeeping,
-              test_hints_reach_those_that_wait_for_a_retry, test_a_parked_delete_asks_for_its_result_again,
-              test_a_thousand_are_one, test_only_neighbours_of_one_meaning_ride_together, test_delete_overtakes,
+              test_hints_reach_those_that_wait_for_a_retry,
+              test_a_parked_command_that_matters_twice_asks_for_its_result_again, test_a_thousand_are_one,
+              test_only_neighbours_of_one_meaning_ride_together, test_delete_overtakes,
               test_delete_wakes_a_parked_queue, test_waiting_is_bounded, test_deadline_while_busy,
               test_deadline_while_its_own_operation_goes_on, test_outage_never_kills_a_command, test_signs_of_life,
               test_hints_and_polls_wake, test_a_twin_waits_for_the_stored_result,
