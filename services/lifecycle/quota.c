@@ -68,7 +68,7 @@ int lc_quota_reserve(struct lc_run *run, const char *team_id)
         int64_t changed = 0;
 
         if (reserve(run, &list[taken], &granted) != 0)
-            goto fail;
+            return -1;
         /* Full: slots whose sandbox does not count any more are found now, not at the next sweep. */
         if (!granted &&
             store->ops->quota_recount(store->self, lc_commit_call(run), list[taken].name, s->quota_grace_ms, &changed,
@@ -76,23 +76,23 @@ int lc_quota_reserve(struct lc_run *run, const char *team_id)
             changed > 0) {
             lc_count(run->replica, LC_COUNT_QUOTA_RETURNED, changed);
             if (reserve(run, &list[taken], &granted) != 0)
-                goto fail;
+                return -1;
         }
         if (!granted) {
             lc_count(run->replica, LC_COUNT_QUOTA_REJECTED, 1);
             lc_publish_quota_rejected(run, list[taken].name, list[taken].limit, team_id);
             sk_fail(&run->err, list[taken].code, "all %lld places of %s are taken", (long long)list[taken].limit,
                     taken == 0 && s->quota_global > 0 ? "this system" : "this team");
-            goto fail;
+            goto full;
         }
     }
-    if (count > 0 && SK_FAULT(QUOTA_RESERVED, sk_op_name(SK_OP_PROVISION))) {
-        sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
-        goto fail;
-    }
+    if (count > 0 && SK_FAULT(QUOTA_RESERVED, sk_op_name(SK_OP_PROVISION)))
+        return sk_fail(&run->err, SK_ERR_INTERNAL, "fault point");
     return 0;
-fail:
-    /* Without the lease the slot may be another claim's by now: the recount finds it. */
+full:
+    /* Only who is refused gives back what he took on the way. After an outage the slot may belong to a claim that was
+     * written before and whose answer got lost: that one had all its slots, so it is never the one that is refused.
+     * Without the lease it may be another claim's by now. What stays too long is found by the recount. */
     while (taken-- > 0 && sk_lease_valid(&run->lifecycle, run->replica->sched))
         give_back(run, &list[taken]);
     return -1;
