@@ -60,6 +60,8 @@ struct sim_store {
     size_t change_count, change_size;
     struct sim_slot *slots;
     size_t slot_count, slot_size;
+    struct sim_slot *scopes; /* every scope that was ever reserved in: `scope` alone counts */
+    size_t scope_count, scope_size;
     struct sim_result_record *results;
     size_t result_count, result_size;
     struct sk_timeline_entry *timeline;

@@ -471,10 +471,22 @@ static struct sim_slot *slot_find(struct sim_store *store, const char *scope, co
     return NULL;
 }
 
+/* Remembered for good, as the numbers of the slots are in the real store. */
+static void note_scope(struct sim_store *store, const char *scope)
+{
+    for (size_t i = 0; i < store->scope_count; i++) {
+        if (strcmp(store->scopes[i].scope, scope) == 0)
+            return;
+    }
+    store->scopes = sim_grow(store->scopes, store->scope_count, &store->scope_size, sizeof(*store->scopes));
+    sk_copy_cut(store->scopes[store->scope_count++].scope, sizeof(store->scopes->scope), scope);
+}
+
 static void slot_take(struct sim_store *store, const char *scope, const char *sandbox_id)
 {
     struct sim_slot *slot;
 
+    note_scope(store, scope);
     store->slots = sim_grow(store->slots, store->slot_count, &store->slot_size, sizeof(*store->slots));
     slot = &store->slots[store->slot_count++];
     sk_copy_cut(slot->scope, sizeof(slot->scope), scope);
@@ -567,25 +579,15 @@ static int64_t recount_scope(struct sim_store *store, const char *scope, int64_t
     return changed;
 }
 
-/* NULL = every scope of which there is a slot. */
+/* NULL = every scope that was ever reserved in. */
 static int64_t apply_recount(struct sim_store *store, const char *scope, int64_t grace_ms)
 {
-    char scopes[64][SK_TEAM_ID_SIZE + 8];
     int64_t changed = 0;
-    int count = 0;
 
     if (scope != NULL)
         return recount_scope(store, scope, grace_ms);
-    for (size_t i = 0; i < store->slot_count && count < (int)(sizeof(scopes) / sizeof(scopes[0])); i++) {
-        int k = 0;
-
-        while (k < count && strcmp(scopes[k], store->slots[i].scope) != 0)
-            k++;
-        if (k == count)
-            memcpy(scopes[count++], store->slots[i].scope, sizeof(scopes[0]));
-    }
-    for (int k = 0; k < count; k++)
-        changed += recount_scope(store, scopes[k], grace_ms);
+    for (size_t i = 0; i < store->scope_count; i++)
+        changed += recount_scope(store, store->scopes[i].scope, grace_ms);
     return changed;
 }
 

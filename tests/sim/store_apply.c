@@ -54,6 +54,7 @@ void sim_store_free(struct sim_store *store)
     free(store->stretches);
     free(store->changes);
     free(store->slots);
+    free(store->scopes);
     free(store->timeline);
     free(store);
 }

@@ -179,10 +179,11 @@ static bool check_recount(struct sk_store_conformance *c)
            reserve(c, scope, 4, unheld.sandbox_id, true);
 }
 
-/* A recount of everything mends this scope too. */
+/* A recount of everything mends this scope too, also when nobody holds a slot of it any more. */
 static bool check_recount_all(struct sk_store_conformance *c)
 {
     char scope[SK_TEAM_ID_SIZE + 8];
+    struct sk_instance running;
     struct sk_error err = {0};
     int64_t changed = -1;
 
@@ -192,7 +193,11 @@ static bool check_recount_all(struct sk_store_conformance *c)
     sk_sleep_ms(c->sched, 5);
     CHECK(OPS->quota_recount(SELF, NULL, NULL, 1, &changed, &err) == 0, "recount: %s", err.message);
     CHECK(changed >= 1, "a recount of all scopes changed nothing");
-    return reserve(c, scope, 1, "app-next", true);
+    if (!reserve(c, scope, 1, "app-next", true) || !release(c, scope, "app-next") ||
+        !team_record(c, scope + 5, &running))
+        return false;
+    CHECK(OPS->quota_recount(SELF, NULL, NULL, 3600000, &changed, &err) == 0, "recount: %s", err.message);
+    return reserve(c, scope, 1, "app-next", false) && reserve(c, scope, 1, running.sandbox_id, true);
 }
 
 bool sk_store_check_quota(struct sk_store_conformance *c)
