@@ -147,7 +147,7 @@ void sk_group_wait(struct sk_bus_nats *bus, struct sk_reply_group *group, int64_
 void sk_group_fini(struct sk_reply_group *group)
 {
     for (int i = 0; i < group->count; i++)
-        natsMsg_Destroy(group->replies[i].message);
+        sk_bus_discard(group->replies[i].message);
     pthread_cond_destroy(&group->cond);
 }
 
@@ -178,7 +178,7 @@ void sk_replies_on_message(natsConnection *nc, natsSubscription *sub, natsMsg *m
     (void)nc;
     (void)sub;
     if (token == NULL || sscanf(token + 1, "%x-%x%c", &at, &generation, &extra) != 2 || at >= SK_BUS_IN_FLIGHT_MAX) {
-        natsMsg_Destroy(message);
+        sk_bus_discard(message);
         return;
     }
     pthread_mutex_lock(&table->mu);
@@ -188,7 +188,7 @@ void sk_replies_on_message(natsConnection *nc, natsSubscription *sub, natsMsg *m
             message = NULL;
     }
     pthread_mutex_unlock(&table->mu);
-    natsMsg_Destroy(message);
+    sk_bus_discard(message);
 }
 
 void sk_replies_connection_lost(struct sk_bus_nats *bus)

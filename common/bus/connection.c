@@ -253,7 +253,7 @@ void sk_bus_on_plain_message(natsConnection *nc, natsSubscription *sub, natsMsg 
     (void)sub;
     item->on_message(item->arg, natsMsg_GetSubject(message), natsMsg_GetReply(message), data != NULL ? data : "",
                      (size_t)natsMsg_GetDataLength(message));
-    natsMsg_Destroy(message);
+    sk_bus_discard(message);
 }
 
 static void on_full_message(natsConnection *nc, natsSubscription *sub, natsMsg *message, void *arg)
@@ -266,7 +266,7 @@ static void on_full_message(natsConnection *nc, natsSubscription *sub, natsMsg *
     sk_delivery_view(&view, message);
     item->on_full(item->arg, &view);
     sk_delivery_headers_free(&view);
-    natsMsg_Destroy(message);
+    sk_bus_discard(message);
 }
 
 /* A subject to subscribe to: as for publishing, but wildcards are welcome. */
@@ -586,6 +586,7 @@ static void bus_free_memory(struct sk_bus_nats *bus)
         free(item);
     }
     sk_replies_fini(&bus->table);
+    sk_bus_discard_kept();
     pthread_cond_destroy(&bus->changed);
     pthread_mutex_destroy(&bus->mu);
     pthread_mutex_destroy(&bus->subs_mu);

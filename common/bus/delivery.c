@@ -35,7 +35,7 @@ static void delivery_free(struct sk_delivery *delivery)
     struct sk_token *token = delivery->token;
 
     sk_delivery_headers_free(delivery);
-    natsMsg_Destroy(token->message);
+    sk_bus_discard(token->message);
     free(token->body);
     free(token);
     free(delivery);
@@ -174,7 +174,7 @@ struct sk_delivery *sk_delivery_from_message(struct sk_bus_nats *bus, natsMsg *m
     if (out == NULL || token == NULL) {
         free(out);
         free(token);
-        natsMsg_Destroy(message);
+        sk_bus_discard(message);
         return NULL;
     }
     *token = (struct sk_token){.bus = bus,

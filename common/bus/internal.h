@@ -81,6 +81,12 @@ void sk_group_fini(struct sk_reply_group *group);
 void sk_replies_on_message(natsConnection *nc, natsSubscription *sub, natsMsg *message, void *arg);
 void sk_replies_connection_lost(struct sk_bus_nats *bus);
 
+/* ---- messages of the library that are not needed any more --------------------------------------- */
+/* Frees `message` (NULL is fine), perhaps a little later. Any thread; without a bus, too. */
+void sk_bus_discard(natsMsg *message);
+/* Frees what was kept for later. */
+void sk_bus_discard_kept(void);
+
 /* ---- subscriptions --------------------------------------------------------------------------------------------------
  */
 /* One subscription of ours; outlives connections. */

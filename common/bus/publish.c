@@ -113,7 +113,7 @@ int sk_bus_publish_raw(struct sk_bus_nats *bus, const char *subject, const char 
             status = set_headers(message, headers);
         if (status == NATS_OK)
             status = natsConnection_PublishMsg(bus->nc, message);
-        natsMsg_Destroy(message);
+        sk_bus_discard(message);
     }
     pthread_rwlock_unlock(&bus->conn_lock);
     if (status == NATS_OK)

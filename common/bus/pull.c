@@ -73,7 +73,7 @@ static void on_message(natsConnection *nc, natsSubscription *sub, natsMsg *messa
     /* Only a message of the stream has an ack subject; a status look-alike published as a command has one too. */
     if (reply == NULL || strncmp(reply, "$JS.ACK.", 8) != 0) {
         on_status(pull, message);
-        natsMsg_Destroy(message);
+        sk_bus_discard(message);
         return;
     }
     pthread_mutex_lock(&bus->mu);

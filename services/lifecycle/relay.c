@@ -13,7 +13,7 @@
 #define FLUSH_POLL_MAX_MS 100
 #define FLUSH_SCAN_AFTER  3 /* looks before the scan is asked for */
 #define FULL_POLL_MS      20
-#define COLLECT_MS        2 /* of the 20 ms that an event may take to its subscriber */
+#define COLLECT_MS        4 /* of the 20 ms that an event may take to its subscriber */
 
 void lc_relay_free_hints(struct sk_list *hints)
 {
