@@ -5,6 +5,7 @@
 #include "common/provider/opensandbox.h"
 
 #include "common/base/json.h"
+#include "common/log/log.h"
 #include "common/provider/execd.h"
 
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 #define PROBE_TIMEOUT_MS 5000 /* a paused sandbox accepts connections and never answers */
 #define PAGE_SIZE_MAX    200
+#define FIND_PAGES_MAX   16 /* of one sandbox's objects; what is beyond comes to light as these are removed */
 
 static const struct sk_opensandbox *adapter(void *self)
 {
@@ -97,60 +99,87 @@ static char *list_url(const struct sk_opensandbox *o, const char *metadata, int 
     return sk_url_take(&b);
 }
 
-static int find(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
-                struct sk_error *err)
+/* One page of the objects that carry this sessionId. */
+static int find_page(const struct sk_opensandbox *o, struct sk_call *call, const char *sandbox_id, const char *metadata,
+                     int page, struct sk_remote *out, int *count, bool *left_out, bool *next, struct sk_error *err)
 {
     struct sk_wire_answer answer = {0};
     struct sk_wire_request request = {.operation = SK_WIRE_FIND, .method = "GET"};
-    char value[3 * SK_SANDBOX_ID_SIZE], metadata[sizeof(value) + 32];
-    const json_t *items, *item;
-    bool more = false;
-    size_t i;
+    const json_t *items = NULL;
     int rc = -1;
 
-    *count = 0;
-    if (!sk_opensandbox_label_valid(sandbox_id) || !sk_url_encode(value, sizeof(value), sandbox_id))
-        return sk_fail(err, SK_ERR_INVALID_REQUEST, "find: not a sandbox id");
-    /* The server decodes this parameter twice, once as a query and once as a form: it is encoded twice. */
-    snprintf(metadata, sizeof(metadata), SK_LABEL_SESSION "=%s", value);
-    request.url = list_url(adapter(self), metadata, 1, SK_REMOTES_MAX + 1);
-    request.answer_max = adapter(self)->answer_max;
-    if (lifecycle(self, call, &request, &answer, err) != 0 || read_page(&answer, "find", &items, &more, err) != 0)
+    request.url = list_url(o, metadata, page, PAGE_SIZE_MAX);
+    request.answer_max = o->answer_max;
+    if (lifecycle(o, call, &request, &answer, err) != 0 || read_page(&answer, "find", &items, next, err) != 0)
         goto out;
-    if (more || json_array_size(items) > SK_REMOTES_MAX) {
-        sk_wire_fail_body(err, &answer, "find", "there are more objects of one sandbox than can be looked at");
+    if (*next && json_array_size(items) == 0) {
+        sk_wire_fail_body(err, &answer, "find", "a page without items is not the last one");
         goto out;
     }
-    for (i = 0; i < json_array_size(items); i++) {
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        struct sk_remote remote;
         const char *why = "";
 
-        item = json_array_get(items, i);
-        if (!sk_opensandbox_read_remote(item, &out[i], &why)) {
+        /* Without a state it is still an object of this sandbox, and has to be removed some day. */
+        if (!sk_opensandbox_read_remote(json_array_get(items, i), &remote, &why) && remote.sandbox_id[0] == '\0') {
             sk_wire_fail_body(err, &answer, "find", why);
             goto out;
         }
         /* A server that ignores the filter would hand out other people's sandboxes. */
-        if (strcmp(out[i].sandbox_id, sandbox_id) != 0) {
+        if (strcmp(remote.sandbox_id, sandbox_id) != 0) {
             sk_wire_fail_body(err, &answer, "find", "an object has another sessionId than the one asked for");
             goto out;
         }
+        sk_remotes_offer(out, count, left_out, &remote);
     }
-    *count = (int)i;
     rc = 0;
 out:
     sk_wire_answer_fini(&answer);
     return rc;
 }
 
-static int list(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more,
+static int find(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count, bool *more,
                 struct sk_error *err)
+{
+    char value[3 * SK_SANDBOX_ID_SIZE], metadata[sizeof(value) + 32];
+    bool next = true;
+
+    *count = 0;
+    *more = false;
+    if (!sk_opensandbox_label_valid(sandbox_id) || !sk_url_encode(value, sizeof(value), sandbox_id))
+        return sk_fail(err, SK_ERR_INVALID_REQUEST, "find: not a sandbox id");
+    /* The server decodes this parameter twice, once as a query and once as a form: it is encoded twice. */
+    snprintf(metadata, sizeof(metadata), SK_LABEL_SESSION "=%s", value);
+    for (int page = 1; next && page <= FIND_PAGES_MAX; page++) {
+        if (find_page(self, call, sandbox_id, metadata, page, out, count, more, &next, err) != 0) {
+            *count = 0;
+            *more = false;
+            return -1;
+        }
+    }
+    *more = *more || next;
+    return 0;
+}
+
+/* One object that makes no sense must not hide all others. It is counted each time and told once: it will be in the
+ * list of the next sweep, too. */
+static void note_unreadable(struct sk_opensandbox *o, const struct sk_remote *remote, const char *why)
+{
+    sk_wire_count_unreadable();
+    if (!atomic_exchange(&o->unreadable_told, true))
+        SK_LOG_WARN("the provider lists an object that cannot be read; it is left out, others like it without a word",
+                    SK_F("remoteId", remote->id), SK_F("why", why));
+}
+
+static int list(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count,
+                int *unreadable, bool *more, struct sk_error *err)
 {
     struct sk_wire_answer answer = {0};
     struct sk_wire_request request = {.operation = SK_WIRE_LIST, .method = "GET"};
     const json_t *items;
     int rc = -1;
 
-    *count = 0;
+    *count = *unreadable = 0;
     *more = false;
     if (page < 1 || capacity < 1)
         return sk_fail(err, SK_ERR_INTERNAL, "list: bad page");
@@ -168,16 +197,16 @@ static int list(void *self, struct sk_call *call, int page, struct sk_remote *ou
         const char *why = "";
 
         if (!sk_opensandbox_read_remote(json_array_get(items, i), &out[*count], &why)) {
-            sk_wire_fail_body(err, &answer, "list", why);
-            goto out;
-        }
-        if (out[*count].sandbox_id[0] != '\0')
+            note_unreadable(self, &out[*count], why);
+            ++*unreadable;
+        } else if (out[*count].sandbox_id[0] != '\0') {
             ++*count;
+        }
     }
     rc = 0;
 out:
     if (rc != 0) {
-        *count = 0;
+        *count = *unreadable = 0;
         *more = false;
     }
     sk_wire_answer_fini(&answer);

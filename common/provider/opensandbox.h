@@ -9,6 +9,8 @@
 #include "common/provider/provider.h"
 #include "common/provider/wire.h"
 
+#include <stdatomic.h>
+
 #define SK_EXECD_PORT        44772
 #define SK_ENTRYPOINT_MAX    16            /* arguments */
 #define SK_OBJECT_ANSWER_MAX (1024 * 1024) /* an answer about one object; lists take answer_max_bytes */
@@ -31,9 +33,11 @@ struct sk_opensandbox {
     bool use_server_proxy, docker;
     int64_t request_timeout_ms;
     size_t answer_max, object_max;
+    atomic_bool unreadable_told;
 };
 
-/* One object of the lifecycle API. False with *why (a constant sentence) when it is not one. */
+/* One object of the lifecycle API. False with *why (a constant sentence) when it is not one; *out holds what could be
+ * read: only the state is missing (UNKNOWN) when out->sandbox_id is there. */
 SK_MUST_USE bool sk_opensandbox_read_remote(const json_t *json, struct sk_remote *out, const char **why);
 enum sk_remote_state sk_opensandbox_state(const char *name);
 /* Ids go into URLs and documents: 1..127 of [A-Za-z0-9._-], not "." or "..". */

@@ -99,17 +99,13 @@ bool sk_opensandbox_read_remote(const json_t *json, struct sk_remote *out, const
         *why = "its id is missing or not usable";
         return false;
     }
-    if (state == NULL) {
-        *why = "it has no status.state";
+    if (!sk_copy(out->id, sizeof(out->id), id))
         return false;
-    }
     if (labels != NULL && !json_is_object(labels) && !json_is_null(labels)) {
         *why = "its metadata is not an object";
         return false;
     }
-    if (!sk_copy(out->id, sizeof(out->id), id))
-        return false;
-    out->state = sk_opensandbox_state(state);
+    out->state = state == NULL ? SK_REMOTE_UNKNOWN : sk_opensandbox_state(state);
     /* Values that do not fit were not written by us: they count as absent. */
     if (session != NULL && !sk_copy(out->sandbox_id, sizeof(out->sandbox_id), session))
         out->sandbox_id[0] = '\0';
@@ -118,7 +114,9 @@ bool sk_opensandbox_read_remote(const json_t *json, struct sk_remote *out, const
     out->epoch = read_epoch(sk_wire_text(json_object_get(labels, SK_LABEL_EPOCH)));
     if (created == NULL || !sk_time_parse(created, &out->created_at))
         out->created_at = 0;
-    return true;
+    if (state == NULL)
+        *why = "it has no status.state";
+    return state != NULL;
 }
 
 /* "repository:tag", or "repository@sha256:…" when the tag is a digest. */

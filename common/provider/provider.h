@@ -12,7 +12,7 @@
 #include "common/instance/instance.h"
 
 #define SK_REMOTE_ID_SIZE 128
-#define SK_REMOTES_MAX    16 /* objects of one sandbox that are looked at in one go */
+#define SK_REMOTES_MAX    16 /* objects of one sandbox that are looked at in one go; normally there is one */
 
 enum sk_remote_state {
     SK_REMOTE_PENDING, /* in passing (creating, resuming, pausing, allocated): look again */
@@ -33,6 +33,12 @@ struct sk_remote {
     int64_t created_at;        /* Unix ms, 0 = unknown */
 };
 
+/* Offers one more object of a sandbox to a list of at most SK_REMOTES_MAX. When it is full the least important one is
+ * left out and *more is set: objects on their way out first, then those of the lowest epoch, then the oldest. So the
+ * list always shows the highest epoch that is alive, and whoever removes what is listed and looks again gets to all. An
+ * object that is in the list already takes its place anew. */
+void sk_remotes_offer(struct sk_remote *list, int *count, bool *more, const struct sk_remote *remote);
+
 struct sk_create_spec {
     const char *sandbox_id;
     int64_t epoch;
@@ -48,8 +54,9 @@ struct sk_provider {
 };
 
 struct sk_provider_ops {
-    /* Objects that carry sessionId = sandbox_id, any state, at most SK_REMOTES_MAX (more is provider_error). */
-    int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
+    /* Objects that carry sessionId = sandbox_id, any state, at most SK_REMOTES_MAX; *more = there are others, of less
+     * importance (sk_remotes_offer). An object that cannot be read is an error: it may be the one that counts. */
+    int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count, bool *more,
                 struct sk_error *err);
     int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found,
                struct sk_error *err);
@@ -74,9 +81,9 @@ struct sk_provider_ops {
      * *more = false at the end. A page may hold fewer (others' objects are left out) or none. Pages are cut newest
      * first from a moving list: an object may appear twice or be missed while others come and go; the next sweep sees
      * it. FastGPT's own objects, chat-level ones of old too, carry a sessionId: look at sandbox_id before touching any.
-     */
-    int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count, bool *more,
-                struct sk_error *err);
+     * *unreadable = objects of the page that are left out because they make no sense; the rest of the list is good. */
+    int (*list)(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count,
+                int *unreadable, bool *more, struct sk_error *err);
     int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
     bool has_volumes;
     const char *name; /* "opensandbox": the record's provider field */

@@ -54,6 +54,13 @@ static struct sk_metric request_seconds = {
     .buckets = sk_buckets_latency,
 };
 
+static struct sk_metric unreadable_total = {
+    .name = "sandkeep_provider_unreadable_objects_total",
+    .help = "Objects in lists of the sandbox provider that make no sense and were left out; one that stays is counted "
+            "in each sweep.",
+    .kind = SK_METRIC_COUNTER,
+};
+
 const char *sk_wire_operation_name(enum sk_wire_operation operation)
 {
     return operation_names[operation];
@@ -63,6 +70,12 @@ void sk_wire_metrics_register(void)
 {
     sk_metric_register(&requests_total);
     sk_metric_register(&request_seconds);
+    sk_metric_register(&unreadable_total);
+}
+
+void sk_wire_count_unreadable(void)
+{
+    sk_metric_add(&unreadable_total, 0, 0, 1);
 }
 
 void sk_wire_count(enum sk_wire_operation operation, const struct sk_http_response *response)

@@ -44,10 +44,14 @@ struct sk_wire_answer {
     int64_t retry_after_ms;
 };
 
-/* Registers provider_requests_total and provider_request_seconds; from one thread, may be repeated. */
+/* Registers provider_requests_total, provider_request_seconds and provider_unreadable_objects_total; from one thread,
+ * may be repeated. */
 void sk_wire_metrics_register(void);
 /* Counts one finished request. */
 void sk_wire_count(enum sk_wire_operation operation, const struct sk_http_response *response);
+
+/* Counts one object of a list that cannot be read: sandkeep_provider_unreadable_objects_total. */
+void sk_wire_count_unreadable(void);
 
 /* Sends one request with the call's client and counts it. As sk_http_request. */
 SK_MUST_USE int sk_wire_send(struct sk_call *call, enum sk_wire_operation operation,

@@ -26,7 +26,8 @@ struct look {
     bool volumes_known;
     struct sk_check_record *records;
     size_t record_count;
-    size_t unreadable; /* answers of `list` that are no record */
+    size_t unreadable;         /* answers of `list` that are no record */
+    size_t unreadable_remotes; /* objects of the provider that make no sense */
 };
 
 static void look_fini(struct look *look)
@@ -49,15 +50,16 @@ static int read_remotes(struct ctl *ctl, struct ctl_provider *provider, struct l
 
     for (int page = 1; more && page <= PAGES_MAX; page++) {
         struct sk_error err = {0};
-        int count = 0;
+        int count = 0, unreadable = 0;
         struct sk_remote *grown = realloc(look->remotes, (look->remote_count + PAGE) * sizeof(*grown));
         if (grown == NULL)
             return out_of_memory();
         look->remotes = grown;
         if (provider->provider.ops->list(provider->provider.self, &provider->call, page, grown + look->remote_count,
-                                         PAGE, &count, &more, &err) != 0)
+                                         PAGE, &count, &unreadable, &more, &err) != 0)
             return ctl_provider_error(ctl, &err);
         look->remote_count += (size_t)count;
+        look->unreadable_remotes += (size_t)unreadable;
     }
     return 0;
 }
@@ -327,6 +329,8 @@ static void print_people(const struct ctl *ctl, const struct look *look, bool pr
     printf(": %zu finding%s\n", report->count, report->count == 1 ? "" : "s");
     if (look->unreadable > 0)
         ctl_note(ctl, "%zu answers of the service were no records", look->unreadable);
+    if (look->unreadable_remotes > 0)
+        ctl_note(ctl, "%zu objects at the provider cannot be read and are not judged", look->unreadable_remotes);
     if (report->dropped > 0)
         ctl_note(ctl, "%zu more findings are not shown", report->dropped);
 }

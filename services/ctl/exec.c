@@ -25,10 +25,10 @@ static int find_execd(struct ctl *ctl, struct ctl_provider *provider, struct sk_
     struct sk_remote remotes[SK_REMOTES_MAX];
     const struct sk_remote *best = NULL;
     struct sk_error err = {0};
-    int count = SK_REMOTES_MAX;
-    bool found = false;
+    int count = 0;
+    bool found = false, more = false;
 
-    if (provider->provider.ops->find(provider->provider.self, &provider->call, ctl->sandbox_id, remotes, &count,
+    if (provider->provider.ops->find(provider->provider.self, &provider->call, ctl->sandbox_id, remotes, &count, &more,
                                      &err) != 0)
         return ctl_provider_error(ctl, &err);
     for (int i = 0; i < count; i++) {

@@ -240,8 +240,8 @@ static void fill_operation(struct lc_run *run, const struct lc_claim *claim, int
     }
     if (op->job_id[0] == '\0')
         sk_uuid4(run->replica->sched, op->job_id);
-    /* FastGPT's operation has no command. Whoever happens to meet it is not its command either, unless it wants the same:
-     * a delete with the id of that other command would take the operation for its own, done already. */
+    /* FastGPT's operation has no command. Whoever happens to meet it is not its command either, unless it wants the
+     * same: a delete with the id of that other command would take the operation for its own, done already. */
     if (op->command_id[0] == '\0' && run->command != NULL && (!resumes || wants(run->command->verb, op->type)))
         memcpy(op->command_id, run->command->id, sizeof(op->command_id));
     if (op->traceparent[0] == '\0' && run->command != NULL)
@@ -603,6 +603,7 @@ int lc_engine_retry(struct lc_run *run, const struct sk_error *cause, bool *bloc
     if (!unreached)
         op->attempt++;
     pause_ms = lc_backoff_ms(run->replica->sched, s->retry_first_ms, s->retry_max_ms, unreached ? 1 : op->attempt - 1);
+    pause_ms = lc_retry_in_ms(cause, pause_ms);
     /* Once the deleted event is out there is nothing left that could fail for good, and no event may follow it. */
     *blocked = op->attempt >= s->retry_limit && !deleted_event_out(&run->record);
     op->failed_at = op->heartbeat_at = now_ms;

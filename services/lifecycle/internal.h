@@ -21,20 +21,21 @@
 
 #include <pthread.h>
 
-#define LC_MEMBERS_MAX     1024 /* commands answered by one job */
-#define LC_ROUNDS_MAX      16   /* looks at a record that keeps changing before a job gives way to others */
-#define LC_AGAIN_FIRST_MS  20   /* pause before a job looks again at a record it lost, doubling */
-#define LC_AGAIN_MAX_MS    2000
-#define LC_OUTAGE_FIRST_MS 100 /* pause before a job tries again after an outage of a dependency, doubling */
-#define LC_OUTAGE_MAX_MS   2000
-#define LC_COMMIT_MS       10000 /* one call to the store or the lease service */
-#define LC_DRAIN_CALL_MS   500   /* the same while draining (contract/service.md §1) */
-#define LC_SOURCE_WAIT_MS  1000  /* waiting for the source lease: it is held for milliseconds */
-#define LC_FINISH_BATCH    256   /* results stored in one write */
-#define LC_FINISH_SHARE    16    /* of one sandbox among them */
-#define LC_HINTS_MAX       4096  /* events waiting for the relay in memory; more are found by its scan */
-#define LC_OBSERVED_MAX    16384 /* transitional records watched for a silent owner */
-#define LC_SCAN_LIMIT      4096  /* records looked at by one sweep */
+#define LC_MEMBERS_MAX        1024 /* commands answered by one job */
+#define LC_ROUNDS_MAX         16   /* looks at a record that keeps changing before a job gives way to others */
+#define LC_AGAIN_FIRST_MS     20   /* pause before a job looks again at a record it lost, doubling */
+#define LC_AGAIN_MAX_MS       2000
+#define LC_OUTAGE_FIRST_MS    100 /* pause before a job tries again after an outage of a dependency, doubling */
+#define LC_OUTAGE_MAX_MS      2000
+#define LC_RETRY_AFTER_MAX_MS (5 * 60 * 1000) /* a provider's Retry-After is honoured up to here */
+#define LC_COMMIT_MS          10000           /* one call to the store or the lease service */
+#define LC_DRAIN_CALL_MS      500             /* the same while draining (contract/service.md §1) */
+#define LC_SOURCE_WAIT_MS     1000            /* waiting for the source lease: it is held for milliseconds */
+#define LC_FINISH_BATCH       256             /* results stored in one write */
+#define LC_FINISH_SHARE       16              /* of one sandbox among them */
+#define LC_HINTS_MAX          4096            /* events waiting for the relay in memory; more are found by its scan */
+#define LC_OBSERVED_MAX       16384           /* transitional records watched for a silent owner */
+#define LC_SCAN_LIMIT         4096            /* records looked at by one sweep */
 
 /* ---- answers --------------------------------------------------------------------------------------------------------
  */
@@ -216,6 +217,7 @@ struct lc_run {
     char operation_id[SK_UUID_SIZE];         /* of the last operation this job completed */
     struct sk_remote remotes[SK_REMOTES_MAX];
     int remote_count;
+    bool more_remotes; /* than fit: see sk_remotes_offer */
     struct sk_error err;
     struct lc_busy busy;
     int64_t wake_ms;
@@ -304,6 +306,9 @@ const struct sk_provider *lc_provider(const struct lc_replica *replica,
                                       const char *name); /* "" = default; NULL = unknown */
 /* first_ms doubled n times up to max_ms, +-20 % jitter; pure but for the jitter. */
 int64_t lc_backoff_ms(const struct sk_sched *sched, int64_t first_ms, int64_t max_ms, int n);
+/* A pause after `cause`: what the provider asked for (Retry-After, at most LC_RETRY_AFTER_MAX_MS) when that is longer
+ * than our own back-off. */
+int64_t lc_retry_in_ms(const struct sk_error *cause, int64_t backoff_ms);
 
 /* ---- dispatch.c, park.c ------------------------------------------------------------------------- */
 /* Any thread: an internal job for a sandbox; dropped when the sandbox is being worked on. */

@@ -164,6 +164,7 @@ void lc_queue_ended(struct lc_replica *r, struct lc_job *job)
             lc_queue_park(r, queue, LC_PARK_OWN, now_us + job->wake_ms * 1000);
         } else if (outcome == LC_OUTCOME_OUTAGE && !overtaken) {
             pause_ms = lc_backoff_ms(r->sched, LC_OUTAGE_FIRST_MS, LC_OUTAGE_MAX_MS, queue->again++);
+            pause_ms = lc_retry_in_ms(&job->err, pause_ms);
             queue->err = job->err;
             lc_queue_park(r, queue, LC_PARK_OUTAGE, now_us + pause_ms * 1000);
         } else if ((outcome == LC_OUTCOME_AGAIN || outcome == LC_OUTCOME_BROKEN) && !overtaken) {

@@ -10,6 +10,7 @@
 #define POLL_FIRST_MS 10
 #define POLL_MAX_MS   1000
 #define POLL_CLEAN_MS 100
+#define POLL_MORE_MS  100 /* between the rounds of a removal of more objects than are listed in one go */
 
 static int no_provider(struct lc_run *run)
 {
@@ -19,9 +20,8 @@ static int no_provider(struct lc_run *run)
 /* run->remotes = what the provider has for this sandbox. */
 static int find(struct lc_run *run)
 {
-    run->remote_count = SK_REMOTES_MAX;
     if (run->provider->ops->find(run->provider->self, run->call, run->record.sandbox_id, run->remotes,
-                                 &run->remote_count, &run->err) != 0)
+                                 &run->remote_count, &run->more_remotes, &run->err) != 0)
         return sk_fail_context(&run->err, "cannot list the sandbox at its provider");
     return 0;
 }
@@ -58,6 +58,11 @@ static int check_epochs(struct lc_run *run)
 }
 
 /* ---- removal ------------------------------------------------------------------------------------ */
+static int64_t poll_ms(const struct lc_run *run, int round)
+{
+    return lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, run->more_remotes ? POLL_MORE_MS : POLL_MAX_MS, round);
+}
+
 int lc_remote_remove(struct lc_run *run)
 {
     if (run->provider == NULL)
@@ -80,11 +85,53 @@ int lc_remote_remove(struct lc_run *run)
                 i++;
         }
         /* Success is absence that was seen, not a request that was taken. */
-        if (round > 0 && !lc_pause(run, lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, POLL_MAX_MS, round - 1)))
+        if (round > 0 && !lc_pause(run, poll_ms(run, round - 1)))
             return lc_engine_guard(run) != 0
                        ? -1
                        : sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "the sandbox is still there");
     }
+}
+
+/* Asks for the removal of all surplus objects, beginning with those in run->remotes; of more than are listed in one go
+ * the rest shows itself as the first ones leave. */
+static int remove_surplus(struct lc_run *run, bool (*surplus)(const void *arg, const struct sk_remote *remote),
+                          const void *arg, int64_t *asked_for)
+{
+    for (int round = 0;; round++) {
+        bool asked = false, gone;
+
+        for (int i = 0; i < run->remote_count; i++) {
+            if (!surplus(arg, &run->remotes[i]) || (round > 0 && run->remotes[i].state == SK_REMOTE_STOPPING))
+                continue;
+            if (ask_removal(run, &run->remotes[i], &gone) != 0)
+                return -1;
+            asked = true;
+            ++*asked_for;
+        }
+        if (!run->more_remotes || !asked)
+            return 0;
+        if (round > 0 && !lc_pause(run, poll_ms(run, round - 1)))
+            return lc_engine_guard(run) != 0
+                       ? -1
+                       : sk_fail_unknown(&run->err, SK_ERR_PROVIDER_TIMEOUT, "surplus objects are still there");
+        if (lc_engine_guard(run) != 0 || find(run) != 0 || (run->claimed && check_epochs(run) != 0))
+            return -1;
+    }
+}
+
+static int remove_ghosts(struct lc_run *run, bool (*surplus)(const void *arg, const struct sk_remote *remote),
+                         const void *arg)
+{
+    int64_t asked_for = 0;
+    int rc = remove_surplus(run, surplus, arg, &asked_for);
+
+    lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, asked_for);
+    return rc;
+}
+
+static bool of_other_epoch(const void *keep_epoch, const struct sk_remote *remote)
+{
+    return remote->epoch != *(const int64_t *)keep_epoch;
 }
 
 int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
@@ -93,16 +140,7 @@ int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
         return no_provider(run);
     if (find(run) != 0)
         return -1;
-    for (int i = 0; i < run->remote_count; i++) {
-        bool gone;
-
-        if (run->remotes[i].epoch == keep_epoch)
-            continue;
-        if (ask_removal(run, &run->remotes[i], &gone) != 0)
-            return -1;
-        lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
-    }
-    return 0;
+    return remove_ghosts(run, of_other_epoch, &keep_epoch);
 }
 
 bool lc_remote_is_orphan(const struct lc_replica *r, const struct sk_remote *remote)
@@ -112,23 +150,23 @@ bool lc_remote_is_orphan(const struct lc_replica *r, const struct sk_remote *rem
            sk_wall_ms(r->sched) - remote->created_at >= r->settings.orphan_grace_ms;
 }
 
+static bool is_orphan(const void *replica, const struct sk_remote *remote)
+{
+    return lc_remote_is_orphan(replica, remote);
+}
+
 int lc_remote_remove_orphans(struct lc_run *run)
 {
     struct lc_replica *r = run->replica;
+    int64_t asked_for = 0; /* the sweep counts orphans when it sees them */
 
     if (!r->settings.orphan_remove)
         return 0;
     memcpy(run->record.sandbox_id, run->job->sandbox_id, sizeof(run->record.sandbox_id));
     for (int n = 0; n < r->seams.provider_count; n++) {
         run->provider = &r->seams.providers[n];
-        if (find(run) != 0)
+        if (find(run) != 0 || remove_surplus(run, is_orphan, r, &asked_for) != 0)
             return -1;
-        for (int i = 0; i < run->remote_count; i++) {
-            bool gone;
-
-            if (lc_remote_is_orphan(r, &run->remotes[i]) && ask_removal(run, &run->remotes[i], &gone) != 0)
-                return -1;
-        }
     }
     return 0;
 }
@@ -235,18 +273,9 @@ static const struct sk_remote *choose(const struct lc_run *run)
     return best;
 }
 
-static int remove_others(struct lc_run *run, const char *keep_id)
+static bool is_another(const void *keep_id, const struct sk_remote *remote)
 {
-    for (int i = 0; i < run->remote_count; i++) {
-        bool gone;
-
-        if (keep_id != NULL && strcmp(run->remotes[i].id, keep_id) == 0)
-            continue;
-        if (ask_removal(run, &run->remotes[i], &gone) != 0)
-            return -1;
-        lc_count(run->replica, LC_COUNT_GHOSTS_REMOVED, 1);
-    }
-    return 0;
+    return keep_id == NULL || strcmp(remote->id, keep_id) != 0;
 }
 
 /* Puts this claim's epoch on an object of an earlier claim. *found = false: it vanished meanwhile. */
@@ -323,6 +352,7 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
         return no_provider(run);
     /* A first claim has nothing to adopt: what else there may be is found, and removed, right after the create. */
     run->remote_count = 0;
+    run->more_remotes = false;
     if (run->resumed && (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0))
         return -1;
     best = choose(run);
@@ -333,13 +363,14 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
         if (!found)
             best = NULL;
     }
-    if (remove_others(run, best != NULL ? kept.id : NULL) != 0)
+    if (remove_ghosts(run, is_another, best != NULL ? kept.id : NULL) != 0)
         return -1;
     if (best == NULL) {
         if (create(run, &spec, &kept) != 0)
             return -1;
         /* A create of an earlier claim may have come through meanwhile. */
-        if (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0 || remove_others(run, kept.id) != 0)
+        if (lc_engine_guard(run) != 0 || find(run) != 0 || check_epochs(run) != 0 ||
+            remove_ghosts(run, is_another, kept.id) != 0)
             return -1;
         for (int i = 0; i < run->remote_count; i++) {
             if (strcmp(run->remotes[i].id, kept.id) == 0)
@@ -355,8 +386,8 @@ static void clean_objects(struct lc_run *run, const struct sk_provider *p, struc
     struct sk_error err = {.code = SK_OK};
     bool found, gone;
 
-    run->remote_count = SK_REMOTES_MAX;
-    if (p->ops->find(p->self, call, run->job->sandbox_id, run->remotes, &run->remote_count, &err) != 0)
+    if (p->ops->find(p->self, call, run->job->sandbox_id, run->remotes, &run->remote_count, &run->more_remotes, &err) !=
+        0)
         return;
     for (int i = 0; i < run->remote_count; i++) {
         if (strcmp(run->remotes[i].job_id, run->beat.job_id) != 0 || run->remotes[i].epoch != run->beat.epoch)

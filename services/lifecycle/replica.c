@@ -318,3 +318,14 @@ int64_t lc_backoff_ms(const struct sk_sched *sched, int64_t first_ms, int64_t ma
     /* 80 % .. 120 % */
     return ms * (800 + (int64_t)(chance % 401)) / 1000;
 }
+
+int64_t lc_retry_in_ms(const struct sk_error *cause, int64_t backoff_ms)
+{
+    int64_t asked_ms = cause->retry_after_ms;
+
+    if (cause->code != SK_ERR_PROVIDER_ERROR && cause->code != SK_ERR_PROVIDER_TIMEOUT)
+        return backoff_ms;
+    if (asked_ms > LC_RETRY_AFTER_MAX_MS)
+        asked_ms = LC_RETRY_AFTER_MAX_MS;
+    return asked_ms > backoff_ms ? asked_ms : backoff_ms;
+}

@@ -11,6 +11,7 @@
 
 #define REMOTES_PAGE       100
 #define REMOTE_PAGES_MAX   1000
+#define REMOTES_SEEN_MAX   (REMOTES_PAGE * REMOTE_PAGES_MAX)
 #define DEPENDENCY_PING_MS 500
 
 struct sweep {
@@ -161,11 +162,36 @@ static void sweep_idle(struct sweep *s)
 /* One page of a provider's objects, and what the records say of them. */
 struct page {
     struct sweep *sweep;
+    struct sk_map seen; /* sandboxes of this page and those before: one of their objects, as a hash of its id */
     struct sk_remote remotes[REMOTES_PAGE];
     int count;
     bool known[REMOTES_PAGE];
+    bool another[REMOTES_PAGE]; /* its sandbox has another object, on whichever page */
     char ids[REMOTES_PAGE][SK_SANDBOX_ID_SIZE];
 };
+
+/* Never NULL. Two ids of one hash hide a surplus object until the sandbox is started or deleted: once in 2^32 times. */
+static void *id_hash(const char *id)
+{
+    uint32_t hash = 2166136261u;
+
+    for (; *id != '\0'; id++)
+        hash = (hash ^ (unsigned char)*id) * 16777619u;
+    return (void *)((uintptr_t)hash + 1);
+}
+
+/* Objects of one sandbox stand in the list by their age, so on any page. The same object may be listed twice, when
+ * others came while the pages were read. */
+static void find_twins(struct page *page)
+{
+    for (int i = 0; i < page->count; i++) {
+        void *hash = id_hash(page->remotes[i].id), *first = sk_map_get(&page->seen, page->ids[i]);
+
+        page->another[i] = first != NULL && first != hash;
+        if (first == NULL)
+            (void)!sk_map_set(&page->seen, page->ids[i], hash, NULL); /* no memory: not recognised this time */
+    }
+}
 
 static bool compare_with_record(void *arg, const struct sk_instance *record, const struct sk_event *events, int count)
 {
@@ -184,10 +210,7 @@ static bool compare_with_record(void *arg, const struct sk_instance *record, con
             continue;
         /* Stopped, yet something runs: made by a call whose answer was lost. Running: one too many, or one of a former
          * life of the record. */
-        if (record->status != SK_STATUS_RUNNING || remote->epoch > record->epoch)
-            settle = true;
-        for (int k = 0; k < page->count && !settle; k++)
-            settle = k != i && strcmp(page->remotes[k].sandbox_id, record->sandbox_id) == 0;
+        settle = settle || record->status != SK_STATUS_RUNNING || remote->epoch > record->epoch || page->another[i];
     }
     if (settle)
         lc_dispatch_post(page->sweep->replica, LC_JOB_SETTLE, record->sandbox_id);
@@ -220,27 +243,35 @@ static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct 
     struct sk_error err = {.code = SK_OK};
     struct sk_call call;
     bool more = true;
+    int unreadable; /* the provider's adapter counts and tells them */
 
     sk_call_init(&call, r->sched);
+    sk_map_init(&page->seen, REMOTES_SEEN_MAX, (uint64_t)sk_mono_us(r->sched) | 1);
     for (int number = 1; more && number <= REMOTE_PAGES_MAX && !lc_draining(r); number++) {
         page->count = 0;
         memset(page->known, 0, sizeof(page->known));
         call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
-        if (p->ops->list(p->self, &call, number, page->remotes, REMOTES_PAGE, &page->count, &more, &err) != 0) {
+        if (p->ops->list(p->self, &call, number, page->remotes, REMOTES_PAGE, &page->count, &unreadable, &more, &err) !=
+            0) {
             SK_LOG_WARN("provider cannot be listed", SK_F("provider", p->ops->name), SK_FE(&err));
             break;
         }
         for (int i = 0; i < page->count; i++)
             memcpy(page->ids[i], page->remotes[i].sandbox_id, sizeof(page->ids[i]));
+        find_twins(page);
         call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
         /* Records are read after the objects: a record that was deleted meanwhile is younger than the grace. */
         if (page->count > 0 &&
             r->seams.store->ops->get_many(r->seams.store->self, &call, (const char(*)[SK_SANDBOX_ID_SIZE])page->ids,
-                                          page->count, compare_with_record, page, &err) != 0)
+                                          page->count, compare_with_record, page, &err) != 0) {
+            SK_LOG_WARN("provider objects cannot be compared with their records", SK_F("provider", p->ops->name),
+                        SK_FE(&err));
             break;
+        }
         judge_orphans(r, page);
         (void)look_after_urgent(s); /* a big or slow provider holds nobody's recovery up */
     }
+    sk_map_fini(&page->seen);
     if (r->hooks.worker_end != NULL)
         r->hooks.worker_end(r->hooks.arg, &call);
 }

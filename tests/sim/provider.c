@@ -252,25 +252,28 @@ static bool listed(struct sim_world *w, struct sim_object *object)
 }
 
 static int seam_find(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
-                     struct sk_error *err)
+                     bool *more, struct sk_error *err)
 {
     struct sim_io io = IO(SIM_PROVIDER_FIND, sandbox_id, false);
     struct sim_world *w = io.inc->w;
     struct exchange x;
+    bool left_out = false;
     int found = 0;
 
     *count = 0;
+    *more = false;
     if (begin(&io, &x, err) != 0)
         return -1;
-    for (size_t i = 0; i < w->provider->object_count && found < SK_REMOTES_MAX; i++) {
+    for (size_t i = 0; i < w->provider->object_count; i++) {
         struct sim_object *object = w->provider->objects[i];
 
         if (strcmp(object->remote.sandbox_id, sandbox_id) == 0 && listed(w, object))
-            out[found++] = object->remote;
+            sk_remotes_offer(out, &found, &left_out, &object->remote);
     }
     if (end(&io, &x, err) != 0)
         return -1;
     *count = found;
+    *more = left_out;
     for (int i = 0; i < found; i++)
         sim_monitor_seen(w, io.inc, &out[i]);
     sim_done(&io, found, "= %d%s%s", found, found > 0 ? ", last " : "", found > 0 ? out[found - 1].id : "");
@@ -322,7 +325,7 @@ static int seam_probe(void *self, struct sk_call *call, const char *remote_id, b
 }
 
 static int seam_list(void *self, struct sk_call *call, int page, struct sk_remote *out, int capacity, int *count,
-                     bool *more, struct sk_error *err)
+                     int *unreadable, bool *more, struct sk_error *err)
 {
     struct sim_io io = IO(SIM_PROVIDER_LIST, NULL, false);
     struct sim_world *w = io.inc->w;
@@ -330,7 +333,7 @@ static int seam_list(void *self, struct sk_call *call, int page, struct sk_remot
     bool rest = false;
     struct exchange x;
 
-    *count = 0;
+    *count = *unreadable = 0;
     *more = false;
     if (begin(&io, &x, err) != 0)
         return -1;

@@ -54,10 +54,12 @@ static bool check_absence(struct sk_conformance *c)
 {
     struct sk_remote remotes[SK_REMOTES_MAX];
     struct sk_error err = {0};
-    bool flag = true;
+    bool flag = true, more = true;
     int count = -1;
 
-    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &err) == 0, "find of nobody: %s", err.message);
+    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0, "find of nobody: %s",
+          err.message);
+    CHECK(!more, "find of nobody: more");
     CHECK(count == 0, "find of nobody: %d objects", count);
     CHECK(OPS->get(SELF, c->call, NOBODY, remotes, &flag, &err) == 0 && !flag, "get of nobody: %s", err.message);
     flag = false;
@@ -128,9 +130,11 @@ static bool check_find(struct sk_conformance *c, int expected)
 {
     struct sk_remote remotes[SK_REMOTES_MAX];
     struct sk_error err = {0};
+    bool more = true;
     int count = -1;
 
-    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &err) == 0, "find: %s", err.message);
+    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0, "find: %s", err.message);
+    CHECK(!more, "find: more than %d objects", count);
     CHECK(count == expected, "find: %d objects instead of %d", count, expected);
     for (int i = 0; i < count; i++)
         CHECK(strcmp(remotes[i].sandbox_id, c->sandbox_id) == 0, "find: a stranger's object");
@@ -145,9 +149,11 @@ static bool check_list(struct sk_conformance *c, const char *id)
 
     for (; more && page < 1000; page++) {
         struct sk_remote remotes[2];
-        int count = -1;
+        int count = -1, unreadable = -1;
 
-        CHECK(OPS->list(SELF, c->call, page, remotes, 2, &count, &more, &err) == 0, "list: %s", err.message);
+        CHECK(OPS->list(SELF, c->call, page, remotes, 2, &count, &unreadable, &more, &err) == 0, "list: %s",
+              err.message);
+        CHECK(unreadable == 0, "list: %d objects cannot be read", unreadable);
         CHECK(count >= 0 && count <= 2, "list: %d objects on a page of 2", count);
         for (int i = 0; i < count; i++) {
             CHECK(remotes[i].sandbox_id[0] != '\0', "list: an object without sessionId");
@@ -193,7 +199,7 @@ static bool check_twins(struct sk_conformance *c)
 {
     struct sk_remote first, second, remotes[SK_REMOTES_MAX];
     struct sk_error err = {0};
-    bool found = false;
+    bool found = false, more = false;
     int count = 0;
 
     if (!check_create(c, EPOCH_1, JOB_1, NULL, &first) || !check_ready(c, first.id) || !check_find(c, 1) ||
@@ -201,7 +207,7 @@ static bool check_twins(struct sk_conformance *c)
         !check_list(c, second.id))
         return false;
     CHECK(strcmp(first.id, second.id) != 0, "two creates gave one object");
-    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &err) == 0, "find: %s", err.message);
+    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0, "find: %s", err.message);
     CHECK(find_epoch(remotes, count, EPOCH_1) != NULL && find_epoch(remotes, count, EPOCH_2) != NULL,
           "find does not show both epochs");
 
@@ -216,6 +222,38 @@ static bool check_twins(struct sk_conformance *c)
     CHECK(OPS->get(SELF, c->call, second.id, &second, &found, &err) == 0 && found && second.epoch == EPOCH_3,
           "removing one twin touched the other");
     return check_remove(c, second.id) && check_find(c, 0);
+}
+
+/* More objects of one sandbox than are looked at in one go: the newest are shown, and removing what is shown gets to
+ * all.
+ */
+static bool check_many(struct sk_conformance *c)
+{
+    enum { MANY = SK_REMOTES_MAX + 3 };
+    struct sk_remote remotes[SK_REMOTES_MAX], first;
+    struct sk_error err = {0};
+    bool more = false, gone;
+    int count = 0, removed = 0;
+
+    for (int i = 0; i < MANY; i++) {
+        if (!check_create(c, EPOCH_1 + i, JOB_1, NULL, &first))
+            return false;
+    }
+    CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0, "find of many: %s", err.message);
+    CHECK(count == SK_REMOTES_MAX && more, "find of many: %d objects, more %d", count, more);
+    for (int i = MANY - SK_REMOTES_MAX; i < MANY; i++)
+        CHECK(find_epoch(remotes, count, EPOCH_1 + i) != NULL, "find of many does not show the %dth object", i + 1);
+    for (; count > 0; removed += count) {
+        CHECK(removed < MANY, "an object that is gone is found again");
+        for (int i = 0; i < count; i++) {
+            CHECK(OPS->remove(SELF, c->call, remotes[i].id, &gone, &err) == 0, "remove of many: %s", err.message);
+            if (!wait_absent(c, remotes[i].id))
+                return false;
+        }
+        CHECK(OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0, "find of the rest: %s",
+              err.message);
+    }
+    return check_find(c, 0);
 }
 
 static bool check_volumes(struct sk_conformance *c)
@@ -255,7 +293,7 @@ static bool check_ended_call(struct sk_conformance *c, bool cancelled)
     struct sk_remote remotes[SK_REMOTES_MAX];
     struct sk_error err = {0};
     struct sk_call over;
-    bool flag;
+    bool flag, more;
     int count;
 
     sk_call_init(&over, c->call->sched);
@@ -268,7 +306,7 @@ static bool check_ended_call(struct sk_conformance *c, bool cancelled)
     CHECK(err.outcome == SK_OUTCOME_FAILED, "create with an ended call: outcome unknown");
     CHECK(err.code == SK_ERR_CANCELLED || (!cancelled && err.code == SK_ERR_PROVIDER_TIMEOUT),
           "create with an ended call: %s", err.message);
-    CHECK(OPS->find(SELF, &over, c->sandbox_id, remotes, &count, &err) == -1, "find with an ended call worked");
+    CHECK(OPS->find(SELF, &over, c->sandbox_id, remotes, &count, &more, &err) == -1, "find with an ended call worked");
     CHECK(OPS->get(SELF, &over, NOBODY, remotes, &flag, &err) == -1, "get with an ended call worked");
     CHECK(OPS->remove(SELF, &over, NOBODY, &flag, &err) == -1, "remove with an ended call worked");
     CHECK(OPS->probe(SELF, &over, NOBODY, &flag, &err) == -1, "probe with an ended call worked");
@@ -281,16 +319,17 @@ bool sk_provider_conformance(struct sk_conformance *c)
     c->checks = 0;
     c->failure[0] = '\0';
     return check_absence(c) && check_ended_call(c, true) && check_ended_call(c, false) && check_twins(c) &&
-           check_volumes(c) && check_absence(c);
+           check_many(c) && check_volumes(c) && check_absence(c);
 }
 
 void sk_provider_conformance_clean(struct sk_conformance *c)
 {
     struct sk_remote remotes[SK_REMOTES_MAX];
     struct sk_error err;
+    bool more = true;
     int count = 0;
 
-    if (OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &err) == 0) {
+    while (more && OPS->find(SELF, c->call, c->sandbox_id, remotes, &count, &more, &err) == 0) {
         for (int i = 0; i < count; i++) {
             bool gone;
             (void)!OPS->remove(SELF, c->call, remotes[i].id, &gone, &err);

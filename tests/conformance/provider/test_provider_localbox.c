@@ -195,12 +195,14 @@ START_TEST(test_wrong_key)
     struct sk_remote remotes[SK_REMOTES_MAX];
     struct sk_error err = {0};
     struct sk_call call;
+    bool more;
     int count;
 
     start_server();
     open_provider(&provider, "wrong", true);
     sk_call_init(&call, &sk_sched_system);
-    ck_assert_int_eq(provider.ops->find(provider.self, &call, "app-00000000000000c1", remotes, &count, &err), -1);
+    ck_assert_int_eq(provider.ops->find(provider.self, &call, "app-00000000000000c1", remotes, &count, &more, &err),
+                     -1);
     ck_assert_int_eq(err.provider_status, 401);
     ck_assert_int_eq(err.outcome, SK_OUTCOME_FAILED);
     ck_assert_ptr_null(strstr(err.message, "wrong"));

@@ -530,6 +530,43 @@ START_TEST(test_backoff)
 }
 END_TEST
 
+/* A provider that says when to come again is believed, within reason; nobody else's hint counts. */
+START_TEST(test_retry_after)
+{
+    static const struct {
+        enum sk_code code;
+        int64_t asked_ms, backoff_ms, expected_ms;
+    } rows[] = {
+        {SK_ERR_PROVIDER_ERROR, 0, 1000, 1000},
+        {SK_ERR_PROVIDER_ERROR, 7000, 1000, 7000},
+        {SK_ERR_PROVIDER_TIMEOUT, 7000, 1000, 7000},
+        {SK_ERR_PROVIDER_ERROR, 500, 1000, 1000},
+        {SK_ERR_PROVIDER_ERROR, 86400000, 1000, LC_RETRY_AFTER_MAX_MS},
+        {SK_ERR_PROVIDER_ERROR, 86400000, 600000, 600000},
+        {SK_ERR_LEASE_UNAVAILABLE, 7000, 1000, 1000},
+    };
+    struct lc_job *job;
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct sk_error cause = {.code = rows[i].code, .retry_after_ms = rows[i].asked_ms};
+
+        ck_assert_int_eq(lc_retry_in_ms(&cause, rows[i].backoff_ms), rows[i].expected_ms);
+    }
+    /* Also before anything is claimed: the commands wait with their job. */
+    fake_start(&f, NULL);
+    fake_send(&f, "ensure", ID, "a", ",\"deadlineMs\":60000");
+    job = fake_take(&f);
+    sk_fail(&job->err, SK_ERR_PROVIDER_ERROR, "find: HTTP 429");
+    job->err.retry_after_ms = 9000;
+    fake_end(&f, job, LC_OUTCOME_OUTAGE, SK_OK, 0);
+    fake_advance(&f, 8900);
+    ck_assert_int_eq(waiting_jobs(), 0);
+    fake_advance(&f, 200);
+    ck_assert_int_eq(waiting_jobs(), 1);
+    fake_stop(&f);
+}
+END_TEST
+
 START_TEST(test_internal_jobs)
 {
     struct lc_job *job;
@@ -559,4 +596,4 @@ SK_CHECK_MAIN("lifecycle dispatcher", test_one_worker_per_sandbox, test_commands
               test_deadline_while_its_own_operation_goes_on, test_outage_never_kills_a_command, test_signs_of_life,
               test_hints_and_polls_wake, test_a_twin_waits_for_the_stored_result,
               test_own_failures_end_in_the_dead_letters, test_bad_input_is_refused_at_once, test_drain,
-              test_back_pressure, test_backoff, test_internal_jobs)
+              test_back_pressure, test_backoff, test_retry_after, test_internal_jobs)
