@@ -426,7 +426,11 @@ enum lc_outcome lc_run_provision(struct lc_run *run, const struct lc_claim *clai
 enum lc_outcome lc_run_stop(struct lc_run *run, const struct lc_claim *claim);
 enum lc_outcome lc_run_delete(struct lc_run *run, const struct lc_claim *claim);
 enum lc_outcome lc_run_delete_tail(struct lc_run *run); /* the deleted event is in the record: publish, remove */
-enum lc_outcome lc_run_foreign(struct lc_run *run);     /* archiving, restoring, legacyMigrating that FastGPT left */
+/* Members that did their work in an earlier run, and whose result was never stored, get their answer from the timeline.
+ * To be asked before an effect that takes something away, on a record that was just read. -1 with run->err:
+ * lost_ownership when the record must be read again. */
+SK_MUST_USE int lc_recall(struct lc_run *run);
+enum lc_outcome lc_run_foreign(struct lc_run *run); /* archiving, restoring, legacyMigrating that FastGPT left */
 /* The compensating phase of provision, for the error that ended it. */
 enum lc_outcome lc_undo_provision(struct lc_run *run, const struct sk_error *cause);
 
@@ -438,8 +442,8 @@ lc_remote_wake(struct lc_run *run); /* after NOT_READY: resumes what is paused, 
 SK_MUST_USE int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const struct sk_limit *limit);
 SK_MUST_USE int lc_remote_remove(struct lc_run *run); /* all objects of the sandbox, until none is left */
 void lc_remote_clean_own(struct lc_run *run);         /* after ownership was lost: what this claim created */
-SK_MUST_USE int lc_remote_settle(struct lc_run *run,
-                                 int64_t keep_epoch); /* removes all objects but those of that epoch */
+/* Removes what lc_remote_look found but the object of that epoch. */
+SK_MUST_USE int lc_remote_settle(struct lc_run *run, int64_t keep_epoch);
 /* Ours by its labels, and old enough that its record, were there one, would be seen. */
 bool lc_remote_is_orphan(const struct lc_replica *replica, const struct sk_remote *remote);
 /* Under the lease of a sandbox without a record: removes its orphans at every provider, if the settings say so. */

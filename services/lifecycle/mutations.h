@@ -24,6 +24,9 @@ enum lc_mutation {
     LC_MUTATION_ANSWER_ANEW,          /* answer a repeated id with the own result instead of the stored one */
     LC_MUTATION_TAKE_OVER_EARLY,      /* take over after half of the silence */
     LC_MUTATION_CAS_WITHOUT_SEQUENCE, /* leave the sequence out of the compare-and-set filter (the store's) */
+    LC_MUTATION_CLEAN_WHAT_IS_NEEDED, /* after a lost operation remove its object although the next owner relies on it
+                                       */
+    LC_MUTATION_FORGET_RECALL,        /* do again what a command did before its result could be stored */
     LC_MUTATION_COUNT
 };
 

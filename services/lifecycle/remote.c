@@ -129,18 +129,24 @@ static int remove_ghosts(struct lc_run *run, bool (*surplus)(const void *arg, co
     return rc;
 }
 
-static bool of_other_epoch(const void *keep_epoch, const struct sk_remote *remote)
+/* What settling leaves alone: one object, and whatever was made for a later claim than that of the record as it was
+ * read: the lease may have ended meanwhile, and somebody may have started the sandbox. */
+struct settled {
+    int64_t keep_epoch, record_epoch;
+};
+
+static bool left_over(const void *arg, const struct sk_remote *remote)
 {
-    return remote->epoch != *(const int64_t *)keep_epoch;
+    const struct settled *settled = arg;
+
+    return remote->epoch != settled->keep_epoch && remote->epoch <= settled->record_epoch;
 }
 
 int lc_remote_settle(struct lc_run *run, int64_t keep_epoch)
 {
-    if (run->provider == NULL)
-        return no_provider(run);
-    if (find(run) != 0)
-        return -1;
-    return remove_ghosts(run, of_other_epoch, &keep_epoch);
+    const struct settled settled = {.keep_epoch = keep_epoch, .record_epoch = run->record.epoch};
+
+    return remove_ghosts(run, left_over, &settled);
 }
 
 bool lc_remote_is_orphan(const struct lc_replica *r, const struct sk_remote *remote)
@@ -380,14 +386,33 @@ int lc_remote_ensure(struct lc_run *run, const struct sk_image *image, const str
     return wait_ready(run, &kept, true);
 }
 
+/* Does the record still rely on what this claim made? Whoever continued the operation at `claimed` adopts it, at
+ * `providerEnsured` he takes it as it is; only beside the object of a later claim it is one too many. */
+static bool still_needed(const struct lc_run *run)
+{
+    const struct sk_instance *record = &run->record;
+
+    if (LC_MUTATE(CLEAN_WHAT_IS_NEEDED) || !run->found)
+        return false;
+    if (!record->malformed && record->status != SK_STATUS_PROVISIONING && record->status != SK_STATUS_RUNNING)
+        return false;
+    for (int i = 0; i < run->remote_count; i++) {
+        if (run->remotes[i].epoch > run->beat.epoch)
+            return false;
+    }
+    return true;
+}
+
 static void clean_objects(struct lc_run *run, const struct sk_provider *p, struct sk_call *call)
 {
     struct sk_remote remote;
     struct sk_error err = {.code = SK_OK};
     bool found, gone;
 
-    if (p->ops->find(p->self, call, run->job->sandbox_id, run->remotes, &run->remote_count, &run->more_remotes, &err) !=
-        0)
+    if (lc_read(run) != 0 ||
+        p->ops->find(p->self, call, run->job->sandbox_id, run->remotes, &run->remote_count, &run->more_remotes, &err) !=
+            0 ||
+        still_needed(run))
         return;
     for (int i = 0; i < run->remote_count; i++) {
         if (strcmp(run->remotes[i].job_id, run->beat.job_id) != 0 || run->remotes[i].epoch != run->beat.epoch)

@@ -29,8 +29,10 @@ static const char *const mutation_names[LC_MUTATION_COUNT] = {
     [LC_MUTATION_ANSWER_ANEW] = "answer-anew",
     [LC_MUTATION_TAKE_OVER_EARLY] = "take-over-early",
     [LC_MUTATION_CAS_WITHOUT_SEQUENCE] = "cas-without-sequence",
+    [LC_MUTATION_CLEAN_WHAT_IS_NEEDED] = "clean-what-is-needed",
+    [LC_MUTATION_FORGET_RECALL] = "forget-recall",
 };
-_Static_assert(LC_MUTATION_CAS_WITHOUT_SEQUENCE + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
+_Static_assert(LC_MUTATION_FORGET_RECALL + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
 
 static int usage(FILE *out)
 {
