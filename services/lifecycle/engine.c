@@ -202,17 +202,21 @@ static bool taken_over(const struct lc_run *run, const struct sk_operation *old)
     return old->owner[0] != '\0' && strcmp(old->owner, run->replica->settings.replica_id) != 0;
 }
 
-static bool wants(enum lc_verb verb, enum sk_op op)
+/* Is the operation what the command asks for? Only then it carries the command's id: by it a command that comes again
+ * knows its own work. What a command does on its way (the stop of a repair, the removal of what failed) and the
+ * operations of others that it continues are not its own. */
+static bool wants(const struct lc_command *command, enum sk_op op)
 {
-    switch (op) {
-    case SK_OP_PROVISION:
-        return verb == LC_VERB_ENSURE || verb == LC_VERB_PROVISION;
-    case SK_OP_STOP:
-        return verb == LC_VERB_STOP;
-    case SK_OP_DELETE:
-        return verb == LC_VERB_DELETE;
+    switch (command->verb) {
+    case LC_VERB_ENSURE:
+    case LC_VERB_PROVISION:
+        return op == SK_OP_PROVISION;
+    case LC_VERB_STOP:
+        return op == SK_OP_STOP;
+    case LC_VERB_DELETE:
+        return op == SK_OP_DELETE;
     default:
-        return false;
+        return command->params.abandon && (op == SK_OP_PROVISION || op == SK_OP_DELETE);
     }
 }
 
@@ -240,9 +244,9 @@ static void fill_operation(struct lc_run *run, const struct lc_claim *claim, int
     }
     if (op->job_id[0] == '\0')
         sk_uuid4(run->replica->sched, op->job_id);
-    /* FastGPT's operation has no command. Whoever happens to meet it is not its command either, unless it wants the
-     * same: a delete with the id of that other command would take the operation for its own, done already. */
-    if (op->command_id[0] == '\0' && run->command != NULL && (!resumes || wants(run->command->verb, op->type)))
+    /* What an operator gives up goes on in his name: it is not what its command asked for any more. */
+    if (run->command != NULL && wants(run->command, op->type) &&
+        (op->command_id[0] == '\0' || (run->command->params.abandon && op->type == SK_OP_PROVISION)))
         memcpy(op->command_id, run->command->id, sizeof(op->command_id));
     if (op->traceparent[0] == '\0' && run->command != NULL)
         memcpy(op->traceparent, run->command->traceparent, sizeof(op->traceparent));

@@ -5,7 +5,6 @@
  * published (design/beyond.md, Lifecycle 8). */
 #include "services/lifecycle/internal.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define LEASE_POLL_MS 50
@@ -31,7 +30,7 @@ static int wait_for_lease(struct lc_run *run)
 {
     int64_t end_us = sk_mono_us(run->replica->sched) + run->replica->settings.lease_ttl_ms * 1000;
 
-    if (run->lifecycle.held)
+    if (run->lifecycle.held || run->unlocked)
         return 0;
     run->unlocked = true;
     lc_publish_wake(run->replica);
@@ -71,6 +70,8 @@ static enum lc_outcome tail_failed(struct lc_run *run)
 
 enum lc_outcome lc_run_delete_tail(struct lc_run *run)
 {
+    if (wait_for_lease(run) != 0)
+        return tail_failed(run);
     do {
         if (lc_relay_flush(run) != 0)
             return tail_failed(run);
@@ -118,48 +119,6 @@ enum lc_outcome lc_run_delete(struct lc_run *run, const struct lc_claim *claim)
     return lc_run_delete_tail(run);
 }
 
-/* Of a life that ended before this record was made? Epochs rise over all lives; a record that FastGPT made has none. */
-static bool of_former_life(const struct lc_run *run, const struct sk_timeline_entry *entry)
-{
-    return run->record.epoch == 0 || entry->epoch < run->record.epoch;
-}
-
-/* Commands that deleted a former life of the sandbox already, and whose replica died before their result was stored:
- * what was made since is not what they were about. The timeline tells, because it is written before a record goes. */
-static int answer_those_done(struct lc_run *run, const struct sk_timeline_entry *entries, int count)
-{
-    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
-        struct lc_answer answer = {.ok = true, .status = SK_STATUS_NONE};
-
-        for (int i = 0; i < count && !lc_held_answered(held); i++) {
-            if (entries[i].type != SK_OP_DELETE || strcmp(entries[i].result, "deleted") != 0 ||
-                strcmp(entries[i].command_id, held->command.id) != 0 || !of_former_life(run, &entries[i]))
-                continue;
-            memcpy(answer.operation_id, entries[i].operation_id, sizeof(answer.operation_id));
-            held->stored = lc_answer_text(&answer, &held->command);
-            held->recalled = true;
-            if (held->stored == NULL)
-                return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
-        }
-    }
-    return 0;
-}
-
-static int look_at_timeline(struct lc_run *run)
-{
-    const struct sk_store *store = run->replica->seams.store;
-    struct sk_timeline_entry *entries = calloc(SK_TIMELINE_KEEP, sizeof(*entries));
-    int count = SK_TIMELINE_KEEP, rc;
-
-    if (entries == NULL)
-        return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
-    rc = store->ops->timeline_list(store->self, lc_commit_call(run), run->job->sandbox_id, entries, &count, &run->err);
-    if (rc == 0)
-        rc = answer_those_done(run, entries, count);
-    free(entries);
-    return rc;
-}
-
 static enum lc_outcome delete_record(struct lc_run *run)
 {
     const struct lc_claim claim = {.type = SK_OP_DELETE};
@@ -179,7 +138,7 @@ static enum lc_outcome delete_record(struct lc_run *run)
         }
         return run->record.operation.job_id[0] == '\0' ? lc_resume(run, false) : lc_continue(run);
     }
-    if (look_at_timeline(run) != 0)
+    if (lc_recall(run) != 0)
         return lc_give_up(run);
     if (!lc_pick_head(run))
         return LC_OUTCOME_DONE;

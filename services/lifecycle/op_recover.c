@@ -32,7 +32,8 @@ enum lc_outcome lc_resume(struct lc_run *run, bool reset)
         sk_fail(&run->err, SK_ERR_OPERATION_BLOCKED, "provider \"%s\" is not configured here", run->record.provider);
         return LC_OUTCOME_FAILED;
     }
-    if (lc_lock(run) != 0)
+    /* As at its first claim: a lease that is taken, by whom it overtook perhaps, does not stop a delete. */
+    if (lc_lock(run) != 0 && (claim.type != SK_OP_DELETE || run->err.code != SK_ERR_SANDBOX_BUSY))
         return lc_give_up(run);
     switch (claim.type) {
     case SK_OP_PROVISION:
@@ -92,6 +93,10 @@ static enum lc_outcome abandon_provision(struct lc_run *run)
     struct sk_error cause = {.code = SK_OK};
     enum lc_outcome outcome;
 
+    if (lc_recall(run) != 0)
+        return lc_give_up(run);
+    if (!lc_pick_head(run))
+        return LC_OUTCOME_DONE;
     if (lc_lock(run) != 0)
         return lc_give_up(run);
     if (lc_engine_claim(run, &claim) != 0)

@@ -48,6 +48,10 @@ static enum lc_outcome stop_running(struct lc_run *run)
         sk_fail(&run->err, SK_ERR_OPERATION_BLOCKED, "provider \"%s\" is not configured here", run->record.provider);
         return LC_OUTCOME_FAILED;
     }
+    if (lc_recall(run) != 0)
+        return lc_give_up(run);
+    if (!lc_pick_head(run))
+        return LC_OUTCOME_DONE;
     if (lc_lock(run) != 0)
         return lc_give_up(run);
     return lc_run_stop(run, &claim);

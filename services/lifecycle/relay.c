@@ -364,7 +364,8 @@ int lc_relay_flush(struct lc_run *run)
             return -1;
         if (!run->found)
             return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record is gone");
-        if (!run->record.has_operation || strcmp(run->record.operation.id, run->before.operation.id) != 0)
+        if (run->record.has_operation != run->before.has_operation ||
+            (run->record.has_operation && strcmp(run->record.operation.id, run->before.operation.id) != 0))
             return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
         if (run->record.outbox_count == 0)
             return 0;

@@ -51,6 +51,13 @@ struct creation {
     int64_t epoch;
 };
 
+/* An operation that ended as its command wanted it: a stop that completed, a provision that was abandoned. */
+struct deed {
+    char sandbox_id[SK_SANDBOX_ID_SIZE];
+    char command_id[SK_COMMAND_ID_SIZE];
+    enum sk_op type;
+};
+
 struct sim_monitor {
     struct mind **fibers;
     size_t fiber_size;
@@ -58,6 +65,8 @@ struct sim_monitor {
     int believer_count;
     struct creation *creations;
     size_t creation_count, creation_size;
+    struct deed *deeds;
+    size_t deed_count, deed_size;
 };
 
 struct sim_monitor *sim_monitor_new(struct sim_world *w)
@@ -76,6 +85,7 @@ void sim_monitor_free(struct sim_monitor *m)
         free(m->fibers[i]);
     free(m->fibers);
     free(m->creations);
+    free(m->deeds);
     free(m);
 }
 
@@ -269,14 +279,52 @@ static void check_delete_once(struct sim_world *w, const struct sk_instance *bef
     }
 }
 
+static void note_deed(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after)
+{
+    const struct sk_operation *old = &before->operation;
+    struct sim_monitor *m = w->monitor;
+    const char *result = old->type == SK_OP_STOP ? "completed" : "compensated";
+    struct deed *deed;
+
+    if (old->command_id[0] == '\0' || (old->type != SK_OP_STOP && old->type != SK_OP_PROVISION) ||
+        strcmp(after->last_operation.result, result) != 0)
+        return;
+    m->deeds = sim_grow(m->deeds, m->deed_count, &m->deed_size, sizeof(*m->deeds));
+    deed = &m->deeds[m->deed_count++];
+    memcpy(deed->sandbox_id, before->sandbox_id, sizeof(deed->sandbox_id));
+    memcpy(deed->command_id, old->command_id, sizeof(deed->command_id));
+    deed->type = old->type;
+}
+
+/* The same for what takes something away without removing the record. */
+static void check_done_once(struct sim_world *w, const struct sk_instance *after, const struct sk_event *claimed)
+{
+    const struct sk_operation *op = &after->operation;
+    bool abandons = op->type == SK_OP_PROVISION && strcmp(claimed->reason, "abandoned") == 0;
+
+    if (claimed->type != SK_EVENT_CLAIMED || (op->type != SK_OP_STOP && !abandons))
+        return;
+    for (size_t i = 0; i < w->monitor->deed_count; i++) {
+        const struct deed *deed = &w->monitor->deeds[i];
+
+        if (deed->type == op->type && strcmp(deed->sandbox_id, after->sandbox_id) == 0 &&
+            strcmp(deed->command_id, op->command_id) == 0)
+            sim_fail(w, "done-twice", "%s: command %s ends by %s what was started after it had done so",
+                     after->sandbox_id, op->command_id, sk_op_name(op->type));
+    }
+}
+
 static void check_claim(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
                         const struct sk_instance *before, const struct sk_instance *after, int64_t silent_us)
 {
     struct knowledge *k = knows_of(w, actor.fiber, after->sandbox_id);
 
-    k->claims = true;
-    k->type = after->operation.type;
-    k->epoch = after->epoch;
+    /* An insert that arrives after its caller made another one is not what the caller works on. */
+    if (!w->store->late || after->epoch > k->epoch) {
+        k->claims = true;
+        k->type = after->operation.type;
+        k->epoch = after->epoch;
+    }
     /* FastGPT's operation that nobody here can continue is claimed and blocked in one write. */
     if (after->operation.blocked[0] != '\0' && after->operation.owner[0] == '\0')
         k->claims = false;
@@ -295,12 +343,12 @@ static void check_claim(struct sim_world *w, struct sim_actor actor, const struc
 }
 
 static void check_idle_stop(struct sim_world *w, struct sim_actor actor, const struct sk_instance *before,
-                            const struct sk_instance *after)
+                            const struct sk_instance *after, const struct sk_event *claimed)
 {
     if (before == NULL || before->status != SK_STATUS_RUNNING || after->status != SK_STATUS_STOPPING ||
-        after->operation.command_id[0] != '\0')
+        after->operation.command_id[0] != '\0' || strcmp(claimed->reason, "remote_missing") == 0)
         return;
-    /* Not for a command: an idle stop. */
+    /* Neither what a command asks for nor the first half of a repair: an idle stop. */
     if (sk_instance_pinned(before, sk_wall_ms(&actor.inc->clock)))
         sim_fail(w, "idle-stop", "%s: stopped although it is pinned", after->sandbox_id);
 }
@@ -328,6 +376,8 @@ static void check_commit(struct sim_world *w, struct sim_actor actor, const stru
         k->claims = false;
     if (blocks_foreign)
         note_foreign_claim(w, old);
+    if (!after->has_operation)
+        note_deed(w, before, after);
     if (!after->has_operation && old->attempt > 0 && strcmp(after->last_operation.result, "completed") == 0)
         sim_saw(w, SIM_SOME_RETRIED_OK);
 }
@@ -364,7 +414,10 @@ void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct
             (before == NULL || !before->has_operation || strcmp(before->operation.id, after->operation.id) != 0);
     if (claim) {
         check_claim(w, actor, doc, before, after, silent_us);
-        check_idle_stop(w, actor, before, after);
+        if (event_count > 0) {
+            check_done_once(w, after, &events[event_count - 1]);
+            check_idle_stop(w, actor, before, after, &events[event_count - 1]);
+        }
     } else if (before != NULL && before->has_operation) {
         check_commit(w, actor, before, after);
     }
