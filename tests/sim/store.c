@@ -19,6 +19,7 @@ void sk_command_record_fini(struct sk_command_record *record)
 
 /* A write that is still on its way when nobody waits for it any more. */
 struct late_write {
+    int64_t sent_us;
     struct sim_world *w;
     struct sim_actor actor;
     enum sim_call kind;
@@ -28,6 +29,17 @@ struct late_write {
     int event_count;
     struct sk_event events[];
 };
+
+/* Did a life of the sandbox end since? An insert has nothing that fences it against that (docs/simulator.md, limits).
+ */
+static bool life_ended_since(const struct sim_store *store, const char *sandbox_id, int64_t since_us)
+{
+    for (size_t i = store->stretch_count; i-- > 0 && store->stretches[i].at_us >= since_us;) {
+        if (store->stretches[i].status == SK_STATUS_NONE && strcmp(store->stretches[i].sandbox_id, sandbox_id) == 0)
+            return true;
+    }
+    return false;
+}
 
 static void late_arrives(void *arg)
 {
@@ -39,6 +51,8 @@ static void late_arrives(void *arg)
     if (late->kind == SIM_STORE_CAS)
         result = sim_store_apply_cas(store, late->actor, &late->before, &late->after, late->events, late->event_count,
                                      late->guarded ? &late->guard : NULL);
+    else if (late->kind == SIM_STORE_INSERT && life_ended_since(store, late->after.sandbox_id, late->sent_us))
+        result = 0; /* it got lost after all */
     else if (late->kind == SIM_STORE_INSERT)
         result = sim_store_apply_insert(store, late->actor, &late->after, late->events, late->event_count);
     else
@@ -62,6 +76,7 @@ static void send_late(struct sim_io *io, const struct sk_instance *before, const
     late->w = io->inc->w;
     late->actor = sim_actor_of(io->inc);
     late->kind = io->kind;
+    late->sent_us = io->began_us;
     if (before != NULL)
         late->before = *before;
     late->after = after != NULL ? *after : *before;
