@@ -147,12 +147,22 @@ static bool parse_url(const struct sk_config_key *key, const char *text, union p
     return known && parse_text(text, out);
 }
 
+/* NATS would take more, but wildcards, dots and spaces change what a subject means, "$JS" and "_INBOX" are its own, and
+ * the rest of Unicode is not worth a surprise. */
+static bool is_token(const char *text)
+{
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    size_t len = strlen(text);
+
+    return len > 0 && len <= SK_CONFIG_TOKEN_MAX && strspn(text, allowed) == len && text[0] != '-' && text[0] != '_';
+}
+
 static bool parse(const struct sk_config_key *key, const char *text, union parsed *out)
 {
     memset(out, 0, sizeof(*out));
     switch (key->type) {
     case SK_CONFIG_TYPE_STRING:
-        return parse_text(text, out);
+        return ((key->flags & SK_CONFIG_TOKEN) == 0 || is_token(text)) && parse_text(text, out);
     case SK_CONFIG_TYPE_INT:
         return parse_int(key, text, out);
     case SK_CONFIG_TYPE_DOUBLE:

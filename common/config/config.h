@@ -35,6 +35,9 @@ enum sk_config_type {
 #define SK_CONFIG_SECRET   1u /* masked wherever it is shown (userinfo of URLs is always masked) */
 #define SK_CONFIG_REQUIRED 2u /* empty is an error */
 #define SK_CONFIG_RELOAD   4u /* re-read on SIGHUP */
+#define SK_CONFIG_TOKEN    8u /* STRING: one token of a NATS subject, without what NATS keeps for itself ("$", "_") */
+
+#define SK_CONFIG_TOKEN_MAX 63
 
 struct sk_config_key {
     const char *name; /* environment variable */

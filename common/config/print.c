@@ -68,7 +68,10 @@ void sk_config_range(const struct sk_config_key *key, char *out, size_t size)
     out[0] = '\0';
     switch (key->type) {
     case SK_CONFIG_TYPE_STRING:
-        sk_copy_cut(out, size, (key->flags & SK_CONFIG_REQUIRED) != 0 ? "text, not empty" : "text");
+        if ((key->flags & SK_CONFIG_TOKEN) != 0)
+            snprintf(out, size, "1..%d letters, digits, '-' and '_', the first a letter or digit", SK_CONFIG_TOKEN_MAX);
+        else
+            sk_copy_cut(out, size, (key->flags & SK_CONFIG_REQUIRED) != 0 ? "text, not empty" : "text");
         break;
     case SK_CONFIG_TYPE_INT:
         snprintf(out, size, "a whole number %.15g..%.15g%s%s", key->min, key->max, key->unit[0] != '\0' ? " " : "",

@@ -156,10 +156,9 @@ static int wait_result(struct ctl *ctl, natsSubscription *subscription, const ch
         json_t *answer;
         if (ctl_interrupted) {
             natsMsg_Destroy(message);
-            ctl_complain(
-                "interrupted: the operation goes on; see skctl timeline %s, or repeat with --id=%s for its result",
-                ctl->sandbox_id, id);
-            return CTL_INTERRUPTED;
+            return ctl_say_interrupted(
+                "the operation goes on; see skctl timeline %s, or repeat with --id=%s for its result", ctl->sandbox_id,
+                id);
         }
         if (message == NULL) {
             if (ctl_link_reconnects(ctl->link) != seen) {
@@ -216,8 +215,8 @@ int ctl_send(struct ctl *ctl, const char *op)
     else if (!sk_copy(id, sizeof(id), args->id) || id[0] == '\0')
         return ctl_usage(ctl, "--id: must have 1 to 64 characters");
     status = command_text(ctl, op, id, &body);
-    if (status == 0 && ctl_link(ctl) == NULL)
-        status = CTL_UNREACHABLE;
+    if (status == 0)
+        status = ctl_link(ctl);
     if (status != 0)
         goto out;
 
@@ -231,6 +230,8 @@ int ctl_send(struct ctl *ctl, const char *op)
     /* A caller who repeats an id wants the stored result: JetStream must not drop the repetition. */
     status = ctl_publish_stored(ctl, subject, args->id == NULL ? id : NULL, args->wait ? inbox : NULL, body,
                                 started_us + args->deadline_ms * 1000, &sequence);
+    if (status == CTL_INTERRUPTED)
+        ctl_say_interrupted("the command may have been stored; repeat with --id=%s to be sure", id);
     if (status != 0)
         goto out;
     if (args->wait) {

@@ -175,11 +175,14 @@ int ctl_finish(int status);
 
 /* ---- link.c: the bus ---- */
 extern atomic_int ctl_interrupted; /* SIGINT or SIGTERM came; looked at by more than one thread */
-/* From now on SIGINT and SIGTERM only set the flag. */
+/* From now on the first SIGINT or SIGTERM only sets the flag; a second one ends the program at once with 130. */
 void ctl_catch_signals(void);
-/* Connects once and returns the link of this run, or NULL after telling why (then the exit status is CTL_UNREACHABLE).
- */
-struct ctl_link *ctl_link(struct ctl *ctl);
+/* Says that the run was interrupted and what that means; only the first call of a run says anything. */
+int ctl_say_interrupted(const char *fmt, ...) __attribute__((format(printf, 1, 2))); /* CTL_INTERRUPTED */
+/* A pause that an interrupt ends. */
+void ctl_sleep(int64_t ms);
+/* Connects once. 0, or the exit status (CTL_UNREACHABLE, CTL_INTERRUPTED, CTL_FAILED) after telling why. */
+SK_MUST_USE int ctl_link(struct ctl *ctl);
 void ctl_link_close(struct ctl *ctl);
 natsConnection *ctl_link_connection(struct ctl_link *link);
 /* Number of times the connection was made again. */

@@ -185,7 +185,7 @@ static int read_records(struct ctl *ctl, struct look *look)
     }
     free(cursor);
     if (ctl_interrupted)
-        return CTL_INTERRUPTED;
+        return ctl_say_interrupted("not all records were read");
     ctl_complain("more records than doctor looks at in one go");
     return CTL_FAILED;
 }
@@ -268,12 +268,14 @@ static size_t repair_all(struct ctl *ctl, struct ctl_provider *provider, const s
 {
     size_t left = 0;
 
-    for (size_t i = 0; i < report->count && !ctl_interrupted; i++) {
+    for (size_t i = 0; i < report->count; i++) {
         const struct sk_check_finding *finding = &report->findings[i];
         const struct repair *repair = repair_of(finding);
         struct sk_error err = {0};
         bool done = false, gone;
-        if (repair == NULL) {
+        if (ctl_interrupted) {
+            /* counted only */
+        } else if (repair == NULL) {
             ctl_note(ctl, "%s %s: no safe repair is known, a person has to look", finding->sandbox_id,
                      sk_check_name(finding->check));
         } else if (!agreed(ctl, finding, repair)) {
@@ -354,7 +356,7 @@ int ctl_doctor(struct ctl *ctl)
         status = take_look(ctl, &provider, &look, &first);
     if (status == 0 && first.count > 0) { /* a live system moves: only what stays counts */
         look_fini(&look);
-        sk_sleep_ms(&sk_sched_system, CONFIRM_MS);
+        ctl_sleep(CONFIRM_MS);
         status = take_look(ctl, &provider, &look, &second);
         sk_check_confirm(&first, &second);
         report = &second;
@@ -368,6 +370,8 @@ int ctl_doctor(struct ctl *ctl)
         if (ctl->args.repair)
             left = repair_all(ctl, &provider, report);
         status = left > 0 || report->dropped > 0 ? CTL_FAILED : CTL_OK;
+        if (ctl->args.repair && ctl_interrupted)
+            status = ctl_say_interrupted("%zu findings are left as they are", left);
     }
     look_fini(&look);
     sk_check_report_fini(&first);

@@ -10,13 +10,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define COMMAND_MAX  (128 * 1024)
-#define END_NOT_SEEN 125 /* killed, or the stream broke: no exit status of the command's own */
+#define COMMAND_MAX    (128 * 1024)
+#define LOCAL_SLICE_MS 100 /* how soon an interrupt is seen while stdin or stdout does not move */
+#define END_NOT_SEEN   125 /* killed, or the stream broke: no exit status of the command's own */
 
 /* ---- finding the sandbox --------------------------------------------------------------------------------------------
  */
@@ -139,11 +142,12 @@ int ctl_exec(struct ctl *ctl)
             .on_output = on_output,
             .arg = ctl,
         };
-        if (sk_execd_run(&execd, &provider.call, &command, &result, &err) == 0) {
+        bool known = sk_execd_run(&execd, &provider.call, &command, &result, &err) == 0;
+
+        if (ctl_interrupted && !(known && result.end == SK_EXECD_EXITED)) {
+            status = ctl_say_interrupted("the command in the sandbox was told to end");
+        } else if (known) {
             status = show_end(ctl, &result);
-        } else if (ctl_interrupted) {
-            ctl_complain("interrupted: the command in the sandbox was told to end");
-            status = CTL_INTERRUPTED;
         } else {
             status = ctl_provider_error(ctl, &err);
             status = result.end == SK_EXECD_LOST && result.id[0] != '\0' ? END_NOT_SEEN : status;
@@ -173,23 +177,44 @@ static const char *remote_side(const char *text, char id[SK_SANDBOX_ID_SIZE])
     return colon + 1;
 }
 
+/* Waits until the local side can be read or written: a terminal or a pipe may take for ever, and an interrupt ends it.
+ */
+static bool wait_local(int fd, short events)
+{
+    struct pollfd poll_fd = {.fd = fd, .events = events};
+
+    while (!ctl_interrupted) {
+        int ready = poll(&poll_fd, 1, LOCAL_SLICE_MS);
+        if (ready > 0 || (ready < 0 && errno != EINTR))
+            return true; /* the read or write tells what is wrong */
+    }
+    return false;
+}
+
 static ssize_t read_source(void *arg, void *out, size_t size)
 {
-    ssize_t got;
+    int fd = *(int *)arg;
+    ssize_t got = -1;
 
-    do {
-        got = read(*(int *)arg, out, size);
-    } while (got < 0 && errno == EINTR);
+    while (wait_local(fd, POLLIN)) {
+        got = read(fd, out, size);
+        if (got >= 0 || errno != EINTR)
+            return got;
+    }
     return got;
 }
 
 static int write_sink(void *arg, const void *data, size_t len)
 {
     const char *at = data;
+    int fd = *(int *)arg;
+    struct stat info;
+    /* Into a pipe that can be written PIPE_BUF bytes fit for certain: more could block. */
+    size_t most = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? SIZE_MAX : PIPE_BUF;
 
     while (len > 0) {
-        ssize_t put = write(*(int *)arg, at, len);
-        if (put < 0 && errno == EINTR)
+        ssize_t put = wait_local(fd, POLLOUT) ? write(fd, at, len < most ? len : most) : -1;
+        if (put < 0 && errno == EINTR && !ctl_interrupted)
             continue;
         if (put <= 0)
             return SK_HTTP_SINK_FAIL;
@@ -249,10 +274,12 @@ static int upload(struct ctl *ctl, struct ctl_provider *provider, const struct s
             file.mode = standard ? 0 : (int)(info.st_mode & 0777);
         }
         file.path = path;
-        if (sk_execd_upload(execd, &provider->call, &file, &sent, &err) != 0)
-            status = ctl_provider_error(ctl, &err);
-        else
+        if (sk_execd_upload(execd, &provider->call, &file, &sent, &err) == 0)
             show_copied(ctl, sent);
+        else if (ctl_interrupted)
+            status = ctl_say_interrupted("%s in the sandbox may hold only a part of the file", ctl_clean(path));
+        else
+            status = ctl_provider_error(ctl, &err);
     }
     if (fd >= 0 && !standard)
         close(fd);

@@ -9,9 +9,11 @@
 #include "proto/subjects.h"
 
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CONNECT_TIMEOUT_MS 3000
 #define PUBACK_TIMEOUT_MS  3000
@@ -30,7 +32,8 @@ atomic_int ctl_interrupted;
 static void on_signal(int number)
 {
     (void)number;
-    atomic_store(&ctl_interrupted, 1);
+    if (atomic_exchange(&ctl_interrupted, 1) != 0)
+        _exit(CTL_INTERRUPTED);
 }
 
 void ctl_catch_signals(void)
@@ -39,6 +42,28 @@ void ctl_catch_signals(void)
 
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+}
+
+int ctl_say_interrupted(const char *fmt, ...)
+{
+    static bool told;
+    va_list args;
+
+    if (!told) {
+        fputs("skctl: interrupted: ", stderr);
+        va_start(args, fmt);
+        vfprintf(stderr, fmt, args);
+        va_end(args);
+        fputc('\n', stderr);
+    }
+    told = true;
+    return CTL_INTERRUPTED;
+}
+
+void ctl_sleep(int64_t ms)
+{
+    for (; ms > 0 && !ctl_interrupted; ms -= SLICE_MS)
+        sk_sleep_ms(&sk_sched_system, ms < SLICE_MS ? ms : SLICE_MS);
 }
 
 static void on_reconnected(natsConnection *connection, void *arg)
@@ -95,30 +120,31 @@ static const char *without_userinfo(const char *url)
     return at != NULL ? at + 1 : url;
 }
 
-struct ctl_link *ctl_link(struct ctl *ctl)
+int ctl_link(struct ctl *ctl)
 {
     struct ctl_link *link;
     natsStatus status;
 
     if (ctl->link != NULL)
-        return ctl->link;
+        return 0;
     link = calloc(1, sizeof(*link));
     if (link == NULL) {
         ctl_complain("out of memory");
-        return NULL;
+        return CTL_FAILED;
     }
     ctl_catch_signals();
     ctl->link = link;
     status = set_options(link, &ctl->config);
     if (status == NATS_OK)
         status = natsConnection_Connect(&link->connection, link->options);
-    if (status != NATS_OK) {
-        ctl_complain("cannot reach the bus at %s (SANDKEEP_NATS_URL): %s", without_userinfo(ctl->config.nats_url),
-                     natsStatus_GetText(status));
-        ctl_link_close(ctl);
-        return NULL;
-    }
-    return link;
+    if (status == NATS_OK)
+        return 0;
+    ctl_link_close(ctl);
+    if (ctl_interrupted)
+        return ctl_say_interrupted("the bus was not reached, nothing was sent");
+    ctl_complain("cannot reach the bus at %s (SANDKEEP_NATS_URL): %s", without_userinfo(ctl->config.nats_url),
+                 natsStatus_GetText(status));
+    return CTL_UNREACHABLE;
 }
 
 void ctl_link_close(struct ctl *ctl)
@@ -214,16 +240,18 @@ static natsMsg *request(struct ctl *ctl, natsMsg *message, const char *inbox, in
 
 int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
 {
-    struct ctl_link *link = ctl_link(ctl);
     char *text = json_dumps(body, JSON_COMPACT);
     natsInbox *inbox = NULL;
     natsMsg *message = NULL, *answer = NULL;
     json_t *parsed = NULL;
     char subject[256];
-    int status = CTL_UNREACHABLE;
+    int status = ctl_link(ctl);
 
     json_decref(body);
-    if (link == NULL || text == NULL)
+    if (status != 0)
+        goto out;
+    status = CTL_FAILED;
+    if (text == NULL)
         goto out;
     snprintf(subject, sizeof(subject), SK_SUBJECT_RPC_FMT, ctl->config.prefix, "lifecycle", method);
     if (natsInbox_Create(&inbox) != NATS_OK ||
@@ -235,6 +263,8 @@ int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
             ctl_complain("no sk-lifecycle answers on %s: is the service running?", subject);
         else if (status == CTL_DEADLINE)
             ctl_complain("no answer on %s within %s", subject, ctl_duration(CTL_RPC_TIMEOUT_MS));
+        else if (status == CTL_INTERRUPTED)
+            ctl_say_interrupted("the answer on %s was not waited for", subject);
         goto out;
     }
     parsed = ctl_message_json(answer);

@@ -130,7 +130,7 @@ int ctl_show_error(const struct ctl *ctl, const struct sk_error *err)
         json_decref(answer);
     }
     ctl_complain("%s: %s", sk_code_name(err->code), ctl_clean(err->message));
-    return err->code == SK_ERR_CANCELLED ? CTL_INTERRUPTED : ctl_exit_of(sk_code_name(err->code));
+    return ctl_exit_of(sk_code_name(err->code));
 }
 
 static char *ring_next(size_t *size)

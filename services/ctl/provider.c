@@ -82,10 +82,11 @@ void ctl_provider_close(struct ctl_provider *provider)
 
 int ctl_provider_error(const struct ctl *ctl, const struct sk_error *err)
 {
-    int status = ctl_show_error(ctl, err);
+    int status;
 
     if (ctl_interrupted)
-        return CTL_INTERRUPTED;
+        return ctl_say_interrupted("%s did not come to its end", ctl->verb->name);
+    status = ctl_show_error(ctl, err);
     /* No HTTP status: nobody answered. */
     return (err->code == SK_ERR_PROVIDER_ERROR || err->code == SK_ERR_PROVIDER_TIMEOUT) && err->provider_status == 0
                ? CTL_UNREACHABLE

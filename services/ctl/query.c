@@ -162,7 +162,7 @@ static int read_pages(struct ctl *ctl, json_t *filter, const char *cursor, int64
             break;
     }
     json_decref(filter);
-    return status != 0 ? status : ctl_interrupted ? CTL_INTERRUPTED : 0;
+    return status != 0 ? status : ctl_interrupted && *next != NULL ? ctl_say_interrupted("there are more pages") : 0;
 }
 
 static void print_list(const json_t *items)

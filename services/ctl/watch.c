@@ -309,8 +309,9 @@ int ctl_watch(struct ctl *ctl)
             return ctl_usage(ctl, "--since=%s: must be RFC 3339, a time such as 10m, or all", args->since);
         sk_time_format(when, watch.start);
     }
-    if (ctl_link(ctl) == NULL)
-        return CTL_UNREACHABLE;
+    status = ctl_link(ctl);
+    if (status != 0)
+        return status;
     watch.reconnects = ctl_link_reconnects(ctl->link);
     snprintf(watch.filter, sizeof(watch.filter), "%s.evt.%s.>", ctl->config.prefix,
              ctl->sandbox_id[0] != '\0' ? ctl->sandbox_id : "*");

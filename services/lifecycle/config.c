@@ -26,7 +26,7 @@ const struct sk_config_key lc_config_keys[] = {
                   SK_CONFIG_REQUIRED, "NATS servers, separated by commas."),
     STR(nats_token, "SANDKEEP_NATS_TOKEN", "", SK_CONFIG_SECRET, "Token for NATS; empty = none."),
     STR(nats_credentials_file, "SANDKEEP_NATS_CREDENTIALS_FILE", "", 0, "NATS credentials file; empty = none."),
-    STR(subject_prefix, "SANDKEEP_SUBJECT_PREFIX", SK_SUBJECT_PREFIX_DEFAULT, SK_CONFIG_REQUIRED,
+    STR(subject_prefix, "SANDKEEP_SUBJECT_PREFIX", SK_SUBJECT_PREFIX_DEFAULT, SK_CONFIG_REQUIRED | SK_CONFIG_TOKEN,
         "First token of all subjects."),
     INT(ack_wait_ms, "SANDKEEP_NATS_ACK_WAIT_MS", 30000, 1000, 3600000, "ms",
         "A command without a sign of life for so long is delivered again."),
@@ -166,22 +166,11 @@ static bool label(const char *text)
     return len > 0 && len <= 180;
 }
 
-static bool subject_token(const char *text)
-{
-    for (const char *p = text; *p != '\0'; p++) {
-        if (!isalnum((unsigned char)*p) && *p != '-' && *p != '_')
-            return false;
-    }
-    return text[0] != '\0' && strlen(text) < 64;
-}
-
 int lc_config_check(void *values, FILE *problems)
 {
     const struct lc_config *c = values;
     int n = 0;
 
-    n += rule(subject_token(c->subject_prefix), problems,
-              "SANDKEEP_SUBJECT_PREFIX must be one token of letters, digits, '-' and '_' (1..63)");
     n += rule(c->takeover_ms >= 3 * c->heartbeat_ms, problems,
               "SANDKEEP_LIFECYCLE_TAKEOVER_MS must be at least three times SANDKEEP_LIFECYCLE_HEARTBEAT_MS");
     n += rule(c->takeover_ms > c->lease_ttl_ms, problems,

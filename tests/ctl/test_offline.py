@@ -111,3 +111,14 @@ def test_bus_out_of_reach_is_6(offline, environment):
         environment["SANDKEEP_NATS_URL"] = f"nats://{secret}@127.0.0.1:1"
         done = offline("stats")
         assert done.status == 6 and "127.0.0.1:1" in done.err and "hunter2" not in done.err
+
+
+@pytest.mark.parametrize("prefix", ["", "a.b", "a b", "x>", "*", "$JS", "_INBOX", "-x", "\u00e4", "x" * 64])
+def test_a_bad_subject_prefix_is_a_configuration_error(offline, environment, prefix):
+    environment["SANDKEEP_SUBJECT_PREFIX"] = prefix
+    for arguments in (["--check-config"], ["list"], ["ensure", "app-0123456789abcdef"]):
+        done = offline(*arguments)
+        assert done.status == 2 and done.out == ""
+        assert "SANDKEEP_SUBJECT_PREFIX" in done.err and "letters, digits, '-' and '_'" in done.err
+    environment["SANDKEEP_SUBJECT_PREFIX"] = "team-1_b"
+    assert offline("--check-config").status == 0

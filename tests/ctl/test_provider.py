@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -270,3 +271,93 @@ def test_doctor_that_cannot_look_does_not_say_healthy(skctl, records, environmen
     environment["SANDKEEP_LOCALBOX_URL"] = "http://127.0.0.1:1"
     done = skctl("doctor")
     assert done.status == 6 and "0 findings" not in done.out
+
+
+# ---- interruption -------------------------------------------------------------------------------------------------------
+class Mute:
+    """Takes connections and never says a word, as a server behind a broken network does."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.connection = None
+
+    def wait(self):
+        self.socket.settimeout(15)
+        self.connection, _ = self.socket.accept()
+        assert self.connection.recv(1)
+
+    def close(self):
+        if self.connection:
+            self.connection.close()
+        self.socket.close()
+
+
+@pytest.fixture
+def mute(environment):
+    one = Mute()
+    environment.update(SANDKEEP_LOCALBOX_URL=one.url, SANDKEEP_LOCALBOX_KEY=KEY)
+    yield one
+    one.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("arguments", [("exec", SANDBOX, "--", "true"), ("cp", f"{SANDBOX}:/etc/hosts", "-"), ("doctor",),
+                                       ("exec", SANDBOX, "--json", "--", "true"), ("doctor", "--json")], ids=lambda words: "-".join(words[:2]))
+def test_interrupted_while_the_provider_is_silent(start, mute, arguments, number):
+    process = start(*arguments)
+    mute.wait()
+    began = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=15)
+    assert process.returncode == 130 and out == ""
+    assert err.startswith("skctl: interrupted: ") and err.count("\n") == 1 and "internal" not in err, err
+    assert time.monotonic() - began < 5
+
+
+def test_a_second_signal_ends_at_once(start, mute):
+    process = start("doctor")
+    mute.wait()
+    os.kill(process.pid, signal.SIGSTOP)  # both are pending when it goes on
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.wait(15) == 130
+
+
+@pytest.mark.parametrize("way", ["upload", "download"])
+def test_interrupted_cp_that_waits_for_a_pipe(localbox, environment, way):
+    localbox.create()
+    if way == "download":
+        subprocess.run([bin_dir() / "skctl", "exec", SANDBOX, "--", "head -c 3000000 /dev/zero >/tmp/big"], env=environment, check=True)
+    arguments = ["-", f"{SANDBOX}:/tmp/file"] if way == "upload" else [f"{SANDBOX}:/tmp/big", "-"]
+    process = subprocess.Popen([bin_dir() / "skctl", "cp", *arguments], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    if way == "upload":  # more than the pipe holds, so that it is being read; then nobody writes any more
+        process.stdin.write(b"x" * 200000)
+        process.stdin.flush()
+    else:  # nobody reads on: the pipe is full
+        assert process.stdout.read(1) == b"\0"
+    process.send_signal(signal.SIGINT)
+    try:
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+    err = process.stderr.read().decode()
+    assert err.startswith("skctl: interrupted: "), err
+
+
+def test_interrupted_download_leaves_nothing_behind(localbox, environment, tmp_path):
+    localbox.create()
+    subprocess.run([bin_dir() / "skctl", "exec", SANDBOX, "--", "mkfifo /tmp/slow"], env=environment, check=True)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    process = subprocess.Popen([bin_dir() / "skctl", "cp", f"{SANDBOX}:/tmp/slow", str(folder / "file")], env=environment,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: any(folder.iterdir()) or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        process.wait(15)
+    finally:
+        process.kill()
+    assert list(folder.iterdir()) == []

@@ -48,6 +48,55 @@ START_TEST(test_defaults)
 }
 END_TEST
 
+START_TEST(test_token)
+{
+    static const char *const good[] = {
+        "sandbox", "a", "Z9", "team-a_b", "0", "123456789012345678901234567890123456789012345678901234567890123"};
+    static const char *const bad[] = {"",
+                                      "a.b",
+                                      "a*",
+                                      "*",
+                                      ">",
+                                      "a>",
+                                      "a b",
+                                      " a",
+                                      "a\t",
+                                      "a\n",
+                                      "$SYS",
+                                      "_INBOX",
+                                      "-a",
+                                      "a\x7f",
+                                      "a/b",
+                                      "\xc3\xa4",
+                                      "a\xff",
+                                      "a:b",
+                                      "1234567890123456789012345678901234567890123456789012345678901234"};
+    const struct sk_config_key key[] = {SK_CONFIG_STRING(struct sample, name, "SKT_NAME", "sandbox",
+                                                         SK_CONFIG_REQUIRED | SK_CONFIG_TOKEN, "First token.")};
+    struct sk_config config = {.program = "sk-sample", .keys = key, .count = 1, .values = &sample};
+
+    sample_clear();
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        setenv("SKT_NAME", good[i], 1);
+        ck_assert_msg(sk_config_load(&config, stderr) == 0, "\"%s\"", good[i]);
+        ck_assert_str_eq(sample.name, good[i]);
+        sk_config_fini(&config);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char line[512] = "";
+        FILE *out = fmemopen(line, sizeof(line), "w");
+
+        setenv("SKT_NAME", bad[i], 1);
+        ck_assert_msg(sk_config_load(&config, out) == 1, "\"%s\"", bad[i]);
+        fclose(out);
+        ck_assert_ptr_nonnull(strstr(line, "SKT_NAME"));
+        ck_assert_ptr_nonnull(strstr(line, "1..63 letters, digits, '-' and '_'"));
+        sk_config_fini(&config);
+    }
+    sample_clear();
+}
+END_TEST
+
 START_TEST(test_environment)
 {
     sample_clear();
@@ -385,7 +434,7 @@ START_TEST(test_reload)
 }
 END_TEST
 
-SK_CHECK_MAIN("config", test_defaults, test_environment, test_all_bad_values_at_once, test_value_forms, test_name_file,
-              test_file_limits, test_env_file, test_env_file_good, test_env_file_bad_lines,
+SK_CHECK_MAIN("config", test_defaults, test_token, test_environment, test_all_bad_values_at_once, test_value_forms,
+              test_name_file, test_file_limits, test_env_file, test_env_file_good, test_env_file_bad_lines,
               test_secrets_are_masked_everywhere, test_json_is_complete, test_markdown_needs_no_environment,
               test_reload)
