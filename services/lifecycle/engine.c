@@ -12,6 +12,7 @@
 #define STORE_WAIT_MAX_MS   1000
 #define GUARD_POLL_MS       25
 #define TRIES_CALLED_BACK   3
+#define TRIES_DRAINING      1 /* little time is left, and others wait for it */
 #define TRIES_BEFORE_CLAIM  3 /* a job that owns nothing yet gives its worker back instead of waiting for the store */
 
 /* ---- events ------------------------------------------------------------------------------------- */
@@ -112,7 +113,8 @@ static bool wait_for_store(struct lc_run *run, int tries)
     if (lc_pause(run, ms))
         return true;
     /* Called back. What is written now gives the operation up: one lost message must not leave it to the take-over. */
-    return tries < TRIES_CALLED_BACK && !lc_stopping(run->replica) && sk_call_sleep_ms(lc_commit_call(run), ms);
+    return tries < (lc_draining(run->replica) ? TRIES_DRAINING : TRIES_CALLED_BACK) && !lc_stopping(run->replica) &&
+           sk_call_sleep_ms(lc_commit_call(run), ms);
 }
 
 /* Writes run->after over run->before (inserts it when run->found is false). 0 = it is in the store, and run->record

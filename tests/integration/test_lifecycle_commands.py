@@ -165,9 +165,10 @@ def test_a_waiting_requester_hears_of_progress(site, box):
 
 def test_a_command_that_names_no_deadline_waits_ten_seconds(site, box):
     with site.provider_paused():
-        held(site, box, deadline_ms=60000)
+        first = held(site, box, deadline_ms=60000)
         sent = site.bus.send("stop", box)
         assert sent.error("sandbox_busy", 20) and 9.5 <= sent.seconds <= 13
+    assert first.ok(60)["status"] == "running"
 
 
 # ---- many at once --------------------------------------------------------------------------------------------------------
