@@ -25,6 +25,7 @@ struct knowledge {
     bool read;     /* has read the record */
     bool absent;   /* it was not there */
     int64_t read_epoch;
+    int64_t silent_us; /* of the operation's owner, as it was read */
 };
 
 struct mind {
@@ -43,7 +44,8 @@ struct believer {
     char name[SK_LEASE_NAME_SIZE];
     struct sim_inc *inc;
     unsigned fiber;
-    bool excused; /* the server lost the key */
+    bool excused;      /* the server lost the key */
+    int64_t silent_us; /* how long the owner of its sandbox's operation had been silent then */
 };
 
 struct creation {
@@ -182,55 +184,25 @@ static bool changes_state(const struct sk_instance *before, const struct sk_inst
            (before->operation.blocked[0] == '\0') != (after->operation.blocked[0] == '\0');
 }
 
-static bool holds_slot(const struct sim_world *w, const char *scope, const char *sandbox_id)
+static int64_t longest(int64_t a, int64_t b)
 {
-    for (size_t i = 0; i < w->store->slot_count; i++) {
-        if (strcmp(w->store->slots[i].scope, scope) == 0 && strcmp(w->store->slots[i].sandbox_id, sandbox_id) == 0)
-            return true;
-    }
-    return false;
+    return a > b ? a : b;
 }
 
-static void check_quota(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after)
+static bool is_lease_of(const struct believer *b, const char *sandbox_id)
 {
-    const struct lc_settings *lc = &w->scenario.lc;
-    const int64_t *fault = w->scenario.fault;
-    char scope[SK_TEAM_ID_SIZE + 8];
-    int64_t all = 0;
-
-    /* Two that both believe to hold a lease may take and give back the same slot; the recount sets it right. */
-    if (fault[SIM_FAULT_LEASE_WIPE] + fault[SIM_FAULT_LEASE_VANISH] + fault[SIM_FAULT_LEASE_CUT] +
-            fault[SIM_FAULT_PARTITION] >
-        0)
-        return;
-    if (!sk_status_info(after->status)->counts_for_quota ||
-        (before != NULL && sk_status_info(before->status) != NULL && sk_status_info(before->status)->counts_for_quota))
-        return;
-    snprintf(scope, sizeof(scope), "team:%s", after->team_id);
-    if (lc->quota_global > 0 && !holds_slot(w, SK_QUOTA_GLOBAL, after->sandbox_id))
-        sim_fail(w, "quota", "%s: claimed without a global slot", after->sandbox_id);
-    if (lc->quota_per_team > 0 && after->team_id[0] != '\0' && !holds_slot(w, scope, after->sandbox_id))
-        sim_fail(w, "quota", "%s: claimed without a slot of %s", after->sandbox_id, scope);
-    for (size_t i = 0; i < w->store->doc_count; i++) {
-        const struct sim_doc *doc = w->store->docs[i];
-
-        if (doc != NULL && !doc->i.malformed && sk_status_info(doc->i.status)->counts_for_quota)
-            all++;
-    }
-    if (lc->quota_global > 0 && all > lc->quota_global && !w->store->foreign_writers)
-        sim_fail(w, "quota", "%s: claim number %lld, the limit is %lld", after->sandbox_id, (long long)all,
-                 (long long)lc->quota_global);
+    return strncmp(b->name, LIFECYCLE_NAME, strlen(LIFECYCLE_NAME)) == 0 &&
+           strcmp(b->name + strlen(LIFECYCLE_NAME), sandbox_id) == 0;
 }
 
 /* Whose operation is it that is taken away? */
-static void check_takeover(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
-                           const struct sk_instance *before, const struct sk_instance *after, int64_t silent_us)
+static void check_takeover(struct sim_world *w, struct sim_actor actor, const struct sk_instance *before,
+                           const struct sk_instance *after, int64_t silent_us)
 {
     const struct sk_operation *old = &before->operation;
     struct sim_inc *owner = sim_inc_by_id(w, old->owner);
     bool delete = after->operation.type == SK_OP_DELETE;
 
-    (void)doc;
     if (old->owner[0] == '\0' || owner == actor.inc)
         return;
     if (delete &&old->type != SK_OP_DELETE) {
@@ -238,6 +210,17 @@ static void check_takeover(struct sim_world *w, struct sim_actor actor, const st
             sim_saw(w, old->type == SK_OP_PROVISION ? SIM_SOME_DELETE_OVER_PROVISION : SIM_SOME_DELETE_OVER_STOP);
         return;
     }
+    /* It woke up and beat after the one who takes over had looked, or had taken the lease: without the lease, after all
+     * that time, it could not have gone on. */
+    silent_us = longest(silent_us, knows_of(w, actor.fiber, after->sandbox_id)->silent_us);
+    for (int i = 0; i < w->monitor->believer_count; i++) {
+        const struct believer *b = &w->monitor->believers[i];
+
+        if (b->inc == actor.inc && b->fiber == actor.fiber && is_lease_of(b, after->sandbox_id))
+            silent_us = longest(silent_us, b->silent_us);
+    }
+    if (owner != NULL && sim_now_us(w->sched) < owner->group.frozen_until_us)
+        sim_saw(w, SIM_SOME_OWNER_SLEPT);
     if (silent_us < w->scenario.lc.takeover_ms * SIM_MS)
         sim_fail(w, "early-takeover", "%s: %s of %s was taken over after %lld ms of silence", after->sandbox_id,
                  sk_op_name(old->type), old->owner, (long long)(silent_us / SIM_MS));
@@ -314,8 +297,8 @@ static void check_done_once(struct sim_world *w, const struct sk_instance *after
     }
 }
 
-static void check_claim(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
-                        const struct sk_instance *before, const struct sk_instance *after, int64_t silent_us)
+static void check_claim(struct sim_world *w, struct sim_actor actor, const struct sk_instance *before,
+                        const struct sk_instance *after, int64_t silent_us)
 {
     struct knowledge *k = knows_of(w, actor.fiber, after->sandbox_id);
 
@@ -331,7 +314,7 @@ static void check_claim(struct sim_world *w, struct sim_actor actor, const struc
     else if (strcmp(after->operation.owner, actor.inc->id) != 0)
         sim_fail(w, "claim-owner", "%s: claimed by %s in the name of \"%s\"", after->sandbox_id, actor.inc->id,
                  after->operation.owner);
-    check_quota(w, before, after);
+    sim_monitor_quota(w, before, after);
     check_delete_once(w, before, after);
     if (before == NULL || !before->has_operation)
         return;
@@ -339,7 +322,7 @@ static void check_claim(struct sim_world *w, struct sim_actor actor, const struc
         note_foreign_claim(w, &before->operation);
     if (before->operation.blocked[0] != '\0' && after->operation.type == SK_OP_DELETE)
         sim_saw(w, SIM_SOME_BLOCKED_THEN_DELETED);
-    check_takeover(w, actor, doc, before, after, silent_us);
+    check_takeover(w, actor, before, after, silent_us);
 }
 
 static void check_idle_stop(struct sim_world *w, struct sim_actor actor, const struct sk_instance *before,
@@ -413,7 +396,7 @@ void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct
     claim = after->has_operation &&
             (before == NULL || !before->has_operation || strcmp(before->operation.id, after->operation.id) != 0);
     if (claim) {
-        check_claim(w, actor, doc, before, after, silent_us);
+        check_claim(w, actor, before, after, silent_us);
         if (event_count > 0) {
             check_done_once(w, after, &events[event_count - 1]);
             check_idle_stop(w, actor, before, after, &events[event_count - 1]);
@@ -476,7 +459,8 @@ void sim_monitor_lost(struct sim_world *w, struct sim_actor actor, const struct 
         sim_saw(w, SIM_SOME_FENCED_STALE_COMMIT);
 }
 
-void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sandbox_id, const struct sk_instance *found)
+void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sandbox_id, const struct sk_instance *found,
+                      int64_t silent_us)
 {
     struct knowledge *k = knows_of(w, sim_actor_of(inc).fiber, sandbox_id);
 
@@ -486,6 +470,7 @@ void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sand
     k->read = true;
     k->absent = found == NULL;
     k->read_epoch = found == NULL ? 0 : found->epoch;
+    k->silent_us = silent_us;
 }
 
 /* ---- heartbeats
@@ -508,7 +493,9 @@ void sim_monitor_heartbeat(struct sim_world *w, struct sim_inc *inc, const struc
     /* The step may begin later than its commit when that had to be read back. */
     int64_t slack_ms = 3 * s->store_timeout_ms + (s->fault[SIM_FAULT_STORE_OUTAGE] > 0 ? 12000 : 0) +
                        (s->fault[SIM_FAULT_STORE_FAILOVER] > 0 ? 3000 : 0);
-    int64_t late_ms = (sim_now_us(w->sched) - doc->phase_us) / SIM_MS - step_deadline_ms(w, &doc->i.operation);
+    /* Who stood still knows of its commit since it goes on. */
+    int64_t since_us = longest(doc->phase_us, inc->group.frozen_until_us);
+    int64_t late_ms = (sim_now_us(w->sched) - since_us) / SIM_MS - step_deadline_ms(w, &doc->i.operation);
 
     if (late_ms > slack_ms)
         sim_fail(w, "beat-past-deadline", "%s: %s still beats for %s at %s, %lld ms after the deadline of the phase",
@@ -542,6 +529,8 @@ static void check_beat(struct sim_world *w, const struct sim_doc *doc)
         since = w->down_until_us[SIM_LEASE];
     if (owner->lease_cut_until_us > since)
         since = owner->lease_cut_until_us;
+    if (owner->group.frozen_until_us > since)
+        since = owner->group.frozen_until_us;
     if (now - since > allowed_ms * SIM_MS && now < doc->phase_us + step_deadline_ms(w, &doc->i.operation) * SIM_MS)
         sim_fail(w, "silent-owner", "%s: %s has not tried to beat for %s at %s for %lld ms", doc->i.sandbox_id,
                  owner->id, sk_op_name(doc->i.operation.type), doc->i.operation.phase,
@@ -571,6 +560,15 @@ static void drop_believer(struct sim_monitor *m, int i)
     m->believers[i] = m->believers[--m->believer_count];
 }
 
+static int64_t silence_of(struct sim_world *w, const char *lease_name)
+{
+    const struct sim_doc *doc = strncmp(lease_name, LIFECYCLE_NAME, strlen(LIFECYCLE_NAME)) == 0
+                                    ? sim_store_doc(w, lease_name + strlen(LIFECYCLE_NAME))
+                                    : NULL;
+
+    return doc == NULL ? 0 : sim_now_us(w->sched) - doc->heartbeat_us;
+}
+
 void sim_monitor_acquired(struct sim_world *w, struct sim_inc *inc, struct sk_lease *lease)
 {
     struct sim_monitor *m = w->monitor;
@@ -589,7 +587,8 @@ void sim_monitor_acquired(struct sim_world *w, struct sim_inc *inc, struct sk_le
     }
     if (m->believer_count == BELIEVERS_MAX)
         return;
-    m->believers[m->believer_count] = (struct believer){.lease = lease, .inc = inc, .fiber = sim_actor_of(inc).fiber};
+    m->believers[m->believer_count] = (struct believer){
+        .lease = lease, .inc = inc, .fiber = sim_actor_of(inc).fiber, .silent_us = silence_of(w, lease->name)};
     memcpy(m->believers[m->believer_count++].name, lease->name, sizeof(lease->name));
 }
 
@@ -641,8 +640,7 @@ static bool lease_held(struct sim_world *w, unsigned fiber, struct sim_inc *inc,
     for (int i = 0; i < w->monitor->believer_count; i++) {
         const struct believer *b = &w->monitor->believers[i];
 
-        if (b->inc == inc && b->fiber == fiber && strncmp(b->name, LIFECYCLE_NAME, strlen(LIFECYCLE_NAME)) == 0 &&
-            strcmp(b->name + strlen(LIFECYCLE_NAME), sandbox_id) == 0 && sk_lease_valid(b->lease, &inc->clock))
+        if (b->inc == inc && b->fiber == fiber && is_lease_of(b, sandbox_id) && sk_lease_valid(b->lease, &inc->clock))
             return true;
     }
     return false;
@@ -779,6 +777,9 @@ void sim_monitor_ack_wait(struct sim_world *w, const struct sim_message *message
 {
     const struct sim_inc *inc = message->holder;
 
+    /* A part of this AckWait passed while the holder stood still. */
+    if (inc != NULL && sim_now_us(w->sched) - w->scenario.ack_wait_ms * SIM_MS < inc->group.frozen_until_us)
+        return;
     if (inc == NULL || message->progress_lost || !sim_inc_alive(inc) || sim_now_us(w->sched) < inc->cut_until_us ||
         sim_down(w, SIM_BUS))
         return;

@@ -18,8 +18,10 @@ void sim_monitor_record_removed(struct sim_world *w, const struct sk_instance *b
 /* A compare-and-set that lost; `doc` NULL = no such record. */
 void sim_monitor_lost(struct sim_world *w, struct sim_actor actor, const struct sim_doc *doc,
                       const struct sk_instance *before, const struct sk_instance *after);
-void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sandbox_id,
-                      const struct sk_instance *found);
+void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sandbox_id, const struct sk_instance *found,
+                      int64_t silent_us);
+/* A claim was written (monitor_quota.c). */
+void sim_monitor_quota(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after);
 /* A heartbeat call begins; one of its items has reached the store. */
 void sim_monitor_beating(struct sim_world *w, struct sim_inc *inc, const struct sk_heartbeat *items, int count);
 void sim_monitor_heartbeat(struct sim_world *w, struct sim_inc *inc, const struct sim_doc *doc);

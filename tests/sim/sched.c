@@ -355,12 +355,20 @@ static int64_t clock_mono_us(void *self)
     return group->mono_zero_us + group->sched->now_us;
 }
 
+void sim_group_thaw(struct sim_group *group)
+{
+    while (!group->dead && group->sched->now_us < group->frozen_until_us)
+        sim_sleep_us(group->sched, group->frozen_until_us - group->sched->now_us);
+}
+
 static void clock_sleep_ms(void *self, int64_t ms)
 {
-    const struct sim_group *group = self;
+    struct sim_group *group = self;
 
-    if (ms > 0)
+    if (ms > 0) {
         sim_sleep_us(group->sched, ms * 1000);
+        sim_group_thaw(group);
+    }
 }
 
 static void clock_random(void *self, void *out, size_t len)
@@ -397,7 +405,7 @@ static uint64_t gate_ticket(void *self, struct sk_gate *gate)
 
 static void gate_wait(void *self, struct sk_gate *gate, uint64_t ticket, int64_t timeout_ms)
 {
-    const struct sim_group *group = self;
+    struct sim_group *group = self;
     struct sim_sched *s = group->sched;
     struct sim_fiber *f = s->current;
     int64_t timeout_us = timeout_ms * 1000;
@@ -415,6 +423,7 @@ static void gate_wait(void *self, struct sk_gate *gate, uint64_t ticket, int64_t
     if (timeout_us >= 0)
         timer_push(s, (struct timer){.at_us = s->now_us + timeout_us, .fiber = f, .generation = f->generation});
     block(s);
+    sim_group_thaw(group);
 }
 
 static void gate_notify(void *self, struct sk_gate *gate)

@@ -28,8 +28,9 @@ struct sim_group {
     int64_t mono_zero_us; /* the group's monotonic clock at virtual time 0 */
     int live;             /* fibres that have not ended */
     bool dead;
-    struct sk_gate *ended; /* notified when a fibre of the group ends */
-    void *owner;           /* the incarnation, for the seams; NULL for the world's own fibres */
+    int64_t frozen_until_us; /* the process does not run until then (a paused machine); what it sent is on its way */
+    struct sk_gate *ended;   /* notified when a fibre of the group ends */
+    void *owner;             /* the incarnation, for the seams; NULL for the world's own fibres */
 };
 
 struct sim_sched *sim_sched_new(uint64_t seed);
@@ -45,6 +46,9 @@ void sim_group_init(struct sim_group *group, struct sim_sched *sched, const char
 void sim_group_fini(struct sim_group *group);             /* no fibre may be left */
 struct sk_sched sim_group_clock(struct sim_group *group); /* the seam for this group */
 void sim_group_kill(struct sim_group *group);
+/* A fibre of a frozen group does not come back from here before it thaws (or dies). Gates and sleeps of the code under
+ * test end with it; a call through a seam does when its reply was read (seam.c). */
+void sim_group_thaw(struct sim_group *group);
 void sim_group_join(struct sim_group *group); /* from a fibre of another group: returns when no fibre is left */
 
 /* The name is kept (cut to SIM_NAME_SIZE - 1). */

@@ -265,7 +265,7 @@ static int reply_interrupted(struct sim_io *io, struct sk_error *err)
     }
 }
 
-int sim_reply(struct sim_io *io, struct sk_error *err)
+static int read_reply(struct sim_io *io, struct sk_error *err)
 {
     struct sim_inc *inc = io->inc;
     struct sim_world *w = inc->w;
@@ -294,6 +294,14 @@ int sim_reply(struct sim_io *io, struct sk_error *err)
     if (!reachable(inc, service) || sim_now_us(w->sched) - io->began_us > timeout_us(w, service))
         return fail_after(io, err, "the connection was lost");
     return 0;
+}
+
+int sim_reply(struct sim_io *io, struct sk_error *err)
+{
+    int rc = read_reply(io, err);
+
+    sim_group_thaw(&io->inc->group);
+    return rc;
 }
 
 void sim_done(struct sim_io *io, int64_t result, const char *fmt, ...)

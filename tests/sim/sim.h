@@ -120,6 +120,7 @@ struct sim_world {
     struct sk_sched clock;  /* true time */
     struct sim_rng faults, work;
     bool faults_on;
+    int freezes_armed; /* the next that comes to the last phase of an operation stands still there */
     int64_t down_since_us[SIM_SERVICE_COUNT], down_until_us[SIM_SERVICE_COUNT];
     struct sim_store *store;
     struct sim_lease_server *lease;
@@ -204,6 +205,8 @@ struct sim_inc {
 
 bool sim_inc_alive(const struct sim_inc *inc);                      /* lives and was not told to stop */
 struct sim_inc *sim_inc_by_id(struct sim_world *w, const char *id); /* NULL when nobody ever had this id */
+/* The process stands still for longer than the take-over. */
+void sim_freeze(struct sim_inc *inc);
 /* The process dies now: from here on none of its calls has an effect. */
 void sim_crash(struct sim_inc *inc, const char *why);
 

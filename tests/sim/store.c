@@ -100,6 +100,7 @@ static int read_one(struct sim_io *io, struct sim_doc *(*look)(struct sim_world 
     struct sim_world *w = io->inc->w;
     struct sk_instance seen;
     struct sim_doc *doc;
+    int64_t silent_us = 0;
     bool there;
 
     *found = false;
@@ -108,14 +109,16 @@ static int read_one(struct sim_io *io, struct sim_doc *(*look)(struct sim_world 
     /* As it is now: it may be another one when the reply arrives. */
     doc = look(w, key);
     there = doc != NULL;
-    if (there)
+    if (there) {
         seen = doc->i;
+        silent_us = sim_now_us(w->sched) - doc->heartbeat_us;
+    }
     if (sim_reply(io, err) != 0)
         goto failed;
     *found = there;
     if (there)
         *out = seen;
-    sim_monitor_read(w, io->inc, *found ? out->sandbox_id : io->about, *found ? out : NULL);
+    sim_monitor_read(w, io->inc, *found ? out->sandbox_id : io->about, *found ? out : NULL, silent_us);
     sim_done(io, *found ? (int64_t)out->status + 1 : 0, "= %s epoch %lld seq %lld op %s%s",
              *found ? sk_status_name(out->status) : "no record", *found ? (long long)out->epoch : 0,
              *found ? (long long)out->sequence : 0, *found && out->has_operation ? out->operation.phase : "-",
@@ -181,6 +184,21 @@ static void worst_timing(struct sim_world *w, const char *sandbox_id, bool burst
     sim_lease_lose(w, name);
     if (burst)
         sim_workload_burst(w, sandbox_id);
+}
+
+/* Nothing is left to do but the end of the operation. */
+static void stands_still(struct sim_inc *inc, const struct sk_instance *before, const struct sk_instance *after)
+{
+    const struct sk_op_info *info;
+
+    if (inc->w->freezes_armed == 0 || !inc->w->faults_on || !after->has_operation ||
+        after->operation.owner[0] == '\0' || strcmp(before->operation.phase, after->operation.phase) == 0)
+        return;
+    info = sk_op_info(after->operation.type);
+    if (sk_op_phase_index(after->operation.type, after->operation.phase) != info->phase_count - 1)
+        return;
+    inc->w->freezes_armed--;
+    sim_freeze(inc);
 }
 
 static int seam_insert(void *self, struct sk_call *call, const struct sk_instance *after, const struct sk_event *events,
@@ -252,6 +270,8 @@ static enum sk_cas_result seam_cas(void *self, struct sk_call *call, const struc
         send_late(&io, before, after, events, event_count, guard);
     if (result == SK_CAS_APPLIED && io.reply_lost)
         worst_timing(inc->w, before->sandbox_id, false);
+    if (result == SK_CAS_APPLIED)
+        stands_still(inc, before, after);
     if (sim_reply(&io, err) != 0) {
         sim_saw(inc->w, result == SK_CAS_APPLIED ? SIM_SOME_CAS_AMBIGUOUS_APPLIED : SIM_SOME_CAS_AMBIGUOUS_DROPPED);
         goto failed;

@@ -104,7 +104,7 @@ int sim_store_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int
     if (sim_reply(&io, err) != 0)
         goto out;
     while (told < count && told < limit) {
-        sim_monitor_read(inc->w, inc, found[told].i.sandbox_id, &found[told].i);
+        sim_monitor_read(inc->w, inc, found[told].i.sandbox_id, &found[told].i, 0);
         told++;
         if (!fn(arg, &found[told - 1].i, found[told - 1].events, found[told - 1].count))
             break;
@@ -140,9 +140,9 @@ int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SA
     if (sim_reply(&io, err) != 0)
         goto out;
     for (int i = 0; i < count; i++)
-        sim_monitor_read(inc->w, inc, ids[i], NULL);
+        sim_monitor_read(inc->w, inc, ids[i], NULL, 0);
     for (int i = 0; i < n; i++)
-        sim_monitor_read(inc->w, inc, found[i].sandbox_id, &found[i]);
+        sim_monitor_read(inc->w, inc, found[i].sandbox_id, &found[i], 0);
     for (int i = 0; i < n; i++) {
         if (!fn(arg, &found[i], NULL, 0))
             break;

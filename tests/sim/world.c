@@ -40,6 +40,17 @@ void sim_crash(struct sim_inc *inc, const char *why)
     sk_gate_notify(&inc->w->clock, inc->attention);
 }
 
+void sim_freeze(struct sim_inc *inc)
+{
+    struct sim_world *w = inc->w;
+    int64_t ms = w->scenario.lc.takeover_ms + sim_between(&w->faults, 100, 4000);
+
+    if (sim_now_us(w->sched) < inc->group.frozen_until_us)
+        return;
+    SIM_TRACE(w, "--- %s stands still for %lld ms", inc->group.name, (long long)ms);
+    inc->group.frozen_until_us = sim_now_us(w->sched) + ms * SIM_MS;
+}
+
 /* ---- the fibres of an incarnation ---------------------------------------------------------------------------------
  */
 
@@ -431,6 +442,22 @@ static bool partition(struct sim_world *w)
     return true;
 }
 
+/* Most operations end within milliseconds after their last effect: chance alone would seldom meet that moment. */
+static bool freeze(struct sim_world *w)
+{
+    char sandbox_id[SK_SANDBOX_ID_SIZE];
+    struct sim_inc *inc;
+
+    if (sim_percent(&w->faults, 70)) {
+        w->freezes_armed++;
+        return true;
+    }
+    inc = one_at_work(w, sandbox_id);
+    if (inc != NULL)
+        sim_freeze(inc);
+    return inc != NULL;
+}
+
 static void happens_to_bus(struct sim_world *w, enum sim_fault kind)
 {
     int64_t ms = kind == SIM_FAULT_BUS_WIPE ? sim_between(&w->faults, 100, 1500) : sim_between(&w->faults, 300, 5000);
@@ -468,7 +495,8 @@ static void happen(void *arg)
     struct sim_world *w = h->w;
     enum sim_fault kind = h->kind;
 
-    if (w->faults_on && kind == SIM_FAULT_PARTITION && !partition(w) && h->patience-- > 0) {
+    if (w->faults_on && h->patience-- > 0 &&
+        ((kind == SIM_FAULT_PARTITION && !partition(w)) || (kind == SIM_FAULT_FREEZE && !freeze(w)))) {
         sim_after_own(w->sched, 30 * SIM_MS, happen, h);
         return;
     }
@@ -477,6 +505,7 @@ static void happen(void *arg)
         return;
     switch (kind) {
     case SIM_FAULT_PARTITION:
+    case SIM_FAULT_FREEZE:
         break;
     case SIM_FAULT_STORE_FAILOVER:
         take_down(w, SIM_STORE, sim_between(&w->faults, 100, 1200));
@@ -525,7 +554,7 @@ void sim_world_plan(struct sim_world *w)
         SIM_FAULT_LEASE_WIPE,     SIM_FAULT_LEASE_VANISH,   SIM_FAULT_BUS_OUTAGE,     SIM_FAULT_BUS_WIPE,
         SIM_FAULT_PROVIDER_GONE,  SIM_FAULT_PROVIDER_PAUSE, SIM_FAULT_FASTGPT,        SIM_FAULT_MALFORMED,
         SIM_FAULT_KILL_ALL,       SIM_FAULT_DRAIN,          SIM_FAULT_BUS_DISCONNECT, SIM_FAULT_LEASE_CUT,
-        SIM_FAULT_PARTITION,
+        SIM_FAULT_PARTITION,      SIM_FAULT_FREEZE,
     };
 
     for (size_t i = 0; i < sizeof(events) / sizeof(events[0]); i++) {
