@@ -181,6 +181,8 @@ long sk_stream_url_decode(char *text, bool plus);
 /* The n-th value of a query parameter, decoded ('+' = space) into a malloc'ed string; NULL when there is none or it is
  * not decodable (then *bad is set if given). */
 char *sk_stream_query_value(const char *query, const char *name, int n, bool *bad);
+/* Whether every parameter can be decoded; else its name (cut, "" when that cannot be decoded either) is in `name`. */
+bool sk_stream_query_valid(const char *query, char *name, size_t size);
 /* True for headers that belong to one connection (RFC 9110 §7.6.1) or that this library writes itself. */
 bool sk_stream_hop_by_hop(const char *name);
 const char *sk_stream_reason(int status);

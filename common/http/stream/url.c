@@ -36,6 +36,31 @@ long sk_stream_url_decode(char *text, bool plus)
     return out - text;
 }
 
+bool sk_stream_query_valid(const char *query, char *name, size_t size)
+{
+    for (const char *p = query; *p != '\0';) {
+        size_t len = strcspn(p, "&");
+        char *pair = strndup(p, len);
+        char *value = pair != NULL ? strchr(pair, '=') : NULL;
+        if (value != NULL)
+            *value++ = '\0';
+        bool named = pair != NULL && sk_stream_url_decode(pair, true) >= 0;
+        bool fine = named && (value == NULL || sk_stream_url_decode(value, true) >= 0);
+        if (!fine && size > 0) {
+            size_t n = named ? strnlen(pair, size - 1) : 0;
+            memcpy(name, named ? pair : "", n);
+            name[n] = '\0';
+        }
+        free(pair);
+        if (!fine)
+            return false;
+        p += len;
+        if (*p == '&')
+            p++;
+    }
+    return true;
+}
+
 char *sk_stream_query_value(const char *query, const char *name, int n, bool *bad)
 {
     if (bad != NULL)

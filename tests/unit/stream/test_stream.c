@@ -832,6 +832,15 @@ START_TEST(test_url_helpers)
     free(value);
     ck_assert_ptr_null(sk_stream_query_value("a=1&path=x", "path", 1, NULL));
     ck_assert_ptr_null(sk_stream_query_value("b=%zz", "b", 0, &undecodable));
+    char name[8] = "";
+    ck_assert(sk_stream_query_valid("", name, sizeof(name)) &&
+              sk_stream_query_valid("a=1&&b&c=%20", name, sizeof(name)));
+    ck_assert(!sk_stream_query_valid("a=1&metadata=%00", name, sizeof(name)));
+    ck_assert_str_eq(name, "metadat");
+    ck_assert(!sk_stream_query_valid("b=%2&c=1", name, sizeof(name)));
+    ck_assert_str_eq(name, "b");
+    ck_assert(!sk_stream_query_valid("%00=1", name, sizeof(name)));
+    ck_assert_str_eq(name, "");
     ck_assert(undecodable);
 }
 END_TEST
