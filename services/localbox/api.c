@@ -185,7 +185,7 @@ static bool metadata_matches(const struct lb_box *box, const char *filter, const
 {
     char *copy = strdup(filter), *save = NULL;
     bool match = true;
-    *why = NULL;
+    *why = copy == NULL ? "out of memory" : NULL; /* a filter is never left out */
     for (char *pair = copy != NULL ? strtok_r(copy, "&", &save) : NULL; pair != NULL;
          pair = strtok_r(NULL, "&", &save)) {
         char *value = strchr(pair, '=');
@@ -205,14 +205,12 @@ static bool metadata_matches(const struct lb_box *box, const char *filter, const
     return match && *why == NULL;
 }
 
-static bool number_query(struct sk_stream *x, const char *name, long low, long high, long *out)
+static bool number_query(struct sk_stream *x, const char *name, int64_t low, int64_t high, int64_t *out)
 {
     char *text = sk_stream_query_value(sk_stream_query(x), name, 0, NULL);
     if (text == NULL)
         return true;
-    char *end;
-    *out = strtol(text, &end, 10);
-    bool fine = *text != '\0' && *end == '\0' && *out >= low && *out <= high;
+    bool fine = lb_parse_number(text, low, high, out);
     free(text);
     if (!fine)
         lb_reply_invalid(x, name, "out of range");
@@ -235,15 +233,18 @@ static bool state_matches(struct sk_stream *x, const struct lb_box *box)
 
 static void list_boxes(struct sk_stream *x)
 {
-    long page = 1, size = PAGE_DEFAULT;
+    int64_t page = 1, size = PAGE_DEFAULT;
     if (!number_query(x, "page", 1, 1000000, &page) || !number_query(x, "pageSize", 1, PAGE_MAX, &size))
         return;
     char *filter = sk_stream_query_value(sk_stream_query(x), "metadata", 0, NULL);
+    char *second = sk_stream_query_value(sk_stream_query(x), "metadata", 1, NULL);
     json_t *items = json_array();
-    long total = 0;
-    const char *why = NULL;
+    int64_t total = 0;
+    const char *why = second != NULL ? "metadata may be given once only" : NULL;
+    bool whole = items != NULL;
     struct lb_box nobody = {.metadata = NULL};
-    if (filter != NULL)
+    free(second);
+    if (filter != NULL && why == NULL)
         (void)metadata_matches(&nobody, filter, &why); /* the filter's form, whatever is in the table */
     for (struct lb_box *box = lb.boxes; why == NULL && box != NULL; box = box->next) {
         const char *ignored;
@@ -251,7 +252,7 @@ static void list_boxes(struct sk_stream *x)
             (filter != NULL && !metadata_matches(box, filter, &ignored)))
             continue;
         if (total >= (page - 1) * size && total < page * size)
-            json_array_append_new(items, lb_box_json(box, true));
+            whole = json_array_append_new(items, lb_box_json(box, true)) == 0 && whole;
         total++;
     }
     free(filter);
@@ -260,7 +261,11 @@ static void list_boxes(struct sk_stream *x)
         lb_reply_error(x, 400, "INVALID_METADATA_FORMAT", "%s", why);
         return;
     }
-    long pages = (total + size - 1) / size;
+    if (!whole) { /* a list with a hole says that a sandbox is not there */
+        json_decref(items);
+        items = NULL;
+    }
+    int64_t pages = (total + size - 1) / size;
     lb_reply_json(x, 200,
                   json_pack("{s:o,s:{s:I,s:I,s:I,s:I,s:b}}", "items", items, "pagination", "page", (json_int_t)page,
                             "pageSize", (json_int_t)size, "totalItems", (json_int_t)total, "totalPages",
@@ -445,17 +450,23 @@ static void metadata_body(struct sk_stream *x, void *arg, char *body, size_t len
         lb_reply_error(x, 400, "INVALID_METADATA_LABEL", "%s", why);
     } else {
         json_t *merged = json_copy(box->metadata);
+        bool whole = merged != NULL;
         json_object_foreach (patch, key, value) {
             if (json_is_null(value))
                 json_object_del(merged, key);
             else
-                json_object_set(merged, key, value);
+                whole = json_object_set(merged, key, value) == 0 && whole;
         }
-        json_decref(box->metadata);
-        box->metadata = merged;
-        struct wait *w = wait_new(x, box, WAIT_METADATA);
-        if (w != NULL)
+        struct wait *w = whole ? wait_new(x, box, WAIT_METADATA) : NULL;
+        if (!whole)
+            lb_reply_error(x, 500, "GENERAL::UNKNOWN_ERROR", "out of memory");
+        if (w == NULL) {
+            json_decref(merged);
+        } else {
+            json_decref(box->metadata);
+            box->metadata = merged;
             lb_box_save(box, saved, w);
+        }
     }
     json_decref(json);
 }
@@ -464,14 +475,14 @@ static void metadata_body(struct sk_stream *x, void *arg, char *body, size_t len
 
 static void endpoint(struct sk_stream *x, struct lb_box *box, const char *port_text)
 {
-    char *end, text[512];
-    long port = strtol(port_text, &end, 10);
+    char text[512];
+    int64_t port = 0;
     char *proxy = sk_stream_query_value(sk_stream_query(x), "use_server_proxy", 0, NULL);
     char *expires = sk_stream_query_value(sk_stream_query(x), "expires", 0, NULL);
     bool both = proxy != NULL && strcasecmp(proxy, "true") == 0 && expires != NULL;
     free(proxy);
     free(expires);
-    if (*end != '\0' || port < 1 || port > 65535) {
+    if (!lb_parse_number(port_text, 1, 65535, &port)) {
         lb_reply_error(x, 400, "DOCKER::INVALID_PORT", "port must be 1..65535");
         return;
     }
@@ -482,8 +493,8 @@ static void endpoint(struct sk_stream *x, struct lb_box *box, const char *port_t
     const char *host = sk_stream_header(x, "host");
     char fallback[64];
     snprintf(fallback, sizeof(fallback), "127.0.0.1:%d", lb.port);
-    snprintf(text, sizeof(text), "%s/v1/sandboxes/%s/proxy/%ld", host != NULL && *host != '\0' ? host : fallback,
-             box->id, port);
+    snprintf(text, sizeof(text), "%s/v1/sandboxes/%s/proxy/%d", host != NULL && *host != '\0' ? host : fallback,
+             box->id, (int)port);
     json_t *out = json_pack("{s:s}", "endpoint", text);
     if (lb.config.key != NULL && lb.config.key[0] != '\0')
         json_object_set_new(out, "headers", json_pack("{s:s}", "X-EXECD-ACCESS-TOKEN", box->token));
@@ -504,6 +515,16 @@ static void health(struct sk_stream *x)
     lb_reply_json(x, 200,
                   json_pack("{s:s,s:s,s:o,s:i}", "status", "healthy", "provider", "sk-localbox", "limits", limits,
                             "sandboxes", running));
+}
+
+bool lb_query_valid(struct sk_stream *x)
+{
+    char name[32];
+    if (sk_stream_query_valid(sk_stream_query(x), name, sizeof(name)))
+        return true;
+    lb_reply_error(x, 400, strcmp(name, "metadata") == 0 ? "INVALID_METADATA_FORMAT" : "GENERAL::INVALID_QUERY",
+                   "the query parameter %s is not properly encoded", name);
+    return false;
 }
 
 static bool key_given(struct sk_stream *x)
@@ -608,7 +629,7 @@ void lb_http_request(void *arg, struct sk_stream *x)
         if (proxy_route(x, short_path, id, rest))
             return;
     }
-    if (!authorized(x))
+    if (!authorized(x) || !lb_query_valid(x))
         return;
     if (strcmp(short_path, "/sandboxes") == 0) {
         if (strcmp(method, "POST") == 0)

@@ -107,15 +107,19 @@ json_t *lb_box_json(const struct lb_box *box, bool with_image)
                                "message", box->message, "lastTransitionAt", time_json(box->transition_ms));
     json_t *out = json_pack("{s:s,s:o,s:o,s:O}", "id", box->id, "status", status, "createdAt",
                             time_json(box->created_ms), "entrypoint", box->entrypoint);
+    bool whole = out != NULL;
     if (json_object_size(box->metadata) > 0)
-        json_object_set(out, "metadata", box->metadata);
+        whole = json_object_set(out, "metadata", box->metadata) == 0 && whole;
     if (box->expires_ms > 0)
-        json_object_set_new(out, "expiresAt", time_json(box->expires_ms));
+        whole = json_object_set_new(out, "expiresAt", time_json(box->expires_ms)) == 0 && whole;
     if (box->platform != NULL)
-        json_object_set(out, "platform", box->platform);
+        whole = json_object_set(out, "platform", box->platform) == 0 && whole;
     if (with_image && box->image != NULL)
-        json_object_set(out, "image", box->image);
-    return out;
+        whole = json_object_set(out, "image", box->image) == 0 && whole;
+    if (whole)
+        return out;
+    json_decref(out); /* out of memory: without its metadata a sandbox would look like somebody else's */
+    return NULL;
 }
 
 static void on_ttl(uv_timer_t *timer)

@@ -17,6 +17,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define PROCESSES_OF_OURS 40
+#define CPU_QUOTA_MIN_US  1000 /* the kernel takes no less in a period of 100 ms: one hundredth of a processor */
+
 enum { MEMORY, PIDS, CPU, CONTROLLERS };
 static const char *const names[CONTROLLERS] = {"memory", "pids", "cpu"};
 static bool usable[CONTROLLERS];
@@ -100,36 +103,100 @@ json_t *lb_cgroup_json(void)
                      usable[PIDS] ? group : "rlimit", "cpu", usable[CPU] ? group : "none");
 }
 
-void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out)
+/* The group of one sandbox below the data folder's. That one may be gone: --end-sandboxes takes it away. */
+static int make_group(const char *dir, int controller)
 {
+    if (make(dir))
+        return 0;
+    if (errno == ENOENT && make(base[controller])) {
+        for (int i = 0; v2 && i < CONTROLLERS; i++) {
+            char text[32];
+            snprintf(text, sizeof(text), "+%s", names[i]);
+            if (usable[i])
+                put(base[0], "cgroup.subtree_control", text);
+        }
+    }
+    return make(dir) ? 0 : errno;
+}
+
+int lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out)
+{
+    int error = 0;
     out->count = 0;
     for (int i = 0; i < CONTROLLERS; i++) {
         char dir[832], text[64];
         if (!usable[i])
             continue;
         snprintf(dir, sizeof(dir), "%s/%.36s", base[i], id);
-        if (!make(dir))
-            continue;
+        error = make_group(dir, i);
+        if (error != 0)
+            break;
         if (i == MEMORY && memory_bytes > 0) {
             snprintf(text, sizeof(text), "%lld", (long long)memory_bytes);
-            put(dir, v2 ? "memory.max" : "memory.limit_in_bytes", text);
-            if (v2)
+            error = put(dir, v2 ? "memory.max" : "memory.limit_in_bytes", text);
+            if (v2) /* swap is not counted everywhere: where it is not, these are not there */
                 put(dir, "memory.swap.max", "0");
             else
                 put(dir, "memory.memsw.limit_in_bytes", text);
         } else if (i == PIDS) {
-            snprintf(text, sizeof(text), "%lld", (long long)processes);
-            put(dir, "pids.max", text);
+            /* Behind sk-init's own limit (SK_INIT_PROCESS_RESERVE and bwrap's outer half included), for processes whose
+             * rlimit does not hold. */
+            snprintf(text, sizeof(text), "%lld", (long long)processes + PROCESSES_OF_OURS);
+            error = put(dir, "pids.max", text);
         } else if (i == CPU && cpu_milli > 0) {
-            snprintf(text, sizeof(text), v2 ? "%d 100000" : "%d", cpu_milli * 100);
-            put(dir, v2 ? "cpu.max" : "cpu.cfs_quota_us", text);
+            int64_t quota_us = (int64_t)cpu_milli * 100;
+            snprintf(text, sizeof(text), v2 ? "%lld 100000" : "%lld",
+                     (long long)(quota_us < CPU_QUOTA_MIN_US ? CPU_QUOTA_MIN_US : quota_us));
+            error = put(dir, v2 ? "cpu.max" : "cpu.cfs_quota_us", text);
         }
+        if (error != 0)
+            break;
         if (!v2 || out->count == 0) {
             /* A thread that moves itself ("0" to v1's tasks) skips the kernel's lock over all forks, which costs 10 ms
              * and more; the child has one thread, so that is the whole process. v2 knows this only for threaded groups.
              */
             snprintf(out->procs[out->count++], sizeof(out->procs[0]), "%s/%s", dir, v2 ? "cgroup.procs" : "tasks");
         }
+    }
+    return error;
+}
+
+int lb_cgroup_members(const char *id, pid_t **pids, size_t *count)
+{
+    char path[896];
+    FILE *file = NULL;
+    *pids = NULL;
+    *count = 0;
+    for (int i = 0; i < CONTROLLERS && file == NULL; i++) {
+        snprintf(path, sizeof(path), "%s/%.36s/cgroup.procs", base[i], id);
+        file = usable[i] ? fopen(path, "re") : NULL;
+    }
+    if (file == NULL)
+        return ENOENT;
+    int error = 0;
+    size_t room = 0;
+    char line[32];
+    while (error == 0 && fgets(line, sizeof(line), file) != NULL) {
+        if (*count == room) {
+            room = room == 0 ? 64 : room * 2;
+            pid_t *grown = realloc(*pids, room * sizeof(**pids));
+            if (grown == NULL) {
+                error = ENOMEM;
+                break;
+            }
+            *pids = grown;
+        }
+        (*pids)[(*count)++] = (pid_t)strtol(line, NULL, 10);
+    }
+    fclose(file);
+    return error;
+}
+
+void lb_cgroup_forget(void)
+{
+    for (int i = 0; i < CONTROLLERS; i++) {
+        if (usable[i] && !(v2 && i > 0))
+            rmdir(base[i]);
     }
 }
 

@@ -14,6 +14,10 @@
 #include <string.h>
 #include <strings.h>
 
+#define CPU_MILLI_MAX 10000000   /* ten thousand processors */
+#define MEMORY_MIN    (16 << 20) /* less cannot run a shell: smaller requests are raised to this */
+#define STRING_MAX    131071     /* one argument or NAME=value of a process: the kernel's MAX_ARG_STRLEN */
+
 struct creation {
     struct lb_launch launch;
     struct sk_stream *x; /* NULL once the client left; the sandbox is made all the same */
@@ -21,6 +25,28 @@ struct creation {
 };
 
 /* ---- values ---- */
+
+bool lb_parse_number(const char *text, int64_t low, int64_t high, int64_t *out)
+{
+    size_t n = text != NULL ? strspn(text, "0123456789") : 0;
+    if (n == 0 || n > 18 || text[n] != '\0')
+        return false;
+    *out = strtoll(text, NULL, 10);
+    return *out >= low && *out <= high;
+}
+
+/* What stands behind a decimal point, in thousandths; further digits are cut. *text moves behind it. */
+static int64_t thousandths(const char **text)
+{
+    int64_t value = 0, unit = 100;
+    if (**text != '.')
+        return 0;
+    if (!isdigit((unsigned char)*++*text))
+        return -1;
+    for (; isdigit((unsigned char)**text); ++*text, unit /= 10)
+        value += (**text - '0') * unit;
+    return value;
+}
 
 int64_t lb_parse_quantity(const char *text)
 {
@@ -46,24 +72,32 @@ int64_t lb_parse_quantity(const char *text)
         return -1;
     errno = 0;
     long long n = strtoll(text, &end, 10);
-    for (size_t i = 0; errno == 0 && i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcasecmp(end, units[i].suffix) == 0)
-            return n > INT64_MAX / units[i].factor ? -1 : n * units[i].factor;
+    const char *suffix = end;
+    int64_t fraction = errno == 0 ? thousandths(&suffix) : -1;
+    for (size_t i = 0; fraction >= 0 && i < sizeof(units) / sizeof(units[0]); i++) {
+        if (strcasecmp(suffix, units[i].suffix) == 0 && (units[i].factor > 1 || suffix == end))
+            return n >= LB_QUANTITY_MAX / units[i].factor ? -1
+                                                          : n * units[i].factor + fraction * units[i].factor / 1000;
     }
     return -1;
 }
 
+/* Processors in thousandths: 500m, 2, 1.5; -1 = not such a number. */
 static int parse_cpu(const char *text)
 {
     char *end;
-    if (text == NULL)
-        return 0;
-    double n = strtod(text, &end);
-    if (end == text || n <= 0 || n > 10000000)
-        return 0;
+    if (text == NULL || !isdigit((unsigned char)*text))
+        return -1;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (errno != 0 || n > CPU_MILLI_MAX)
+        return -1;
     if (strcmp(end, "m") == 0)
-        return (int)n;
-    return *end == '\0' && n <= 10000 ? (int)(n * 1000) : 0;
+        return n > 0 ? (int)n : -1;
+    const char *rest = end;
+    int64_t fraction = thousandths(&rest);
+    n = n * 1000 + fraction;
+    return fraction < 0 || *rest != '\0' || n < 1 || n > CPU_MILLI_MAX ? -1 : (int)n;
 }
 
 static bool dns_label(const char *text, size_t max)
@@ -91,7 +125,7 @@ static bool normal_path(const char *path, bool absolute)
         return false;
     while (*p != '\0') {
         size_t n = strcspn(p, "/");
-        if (n == 0 || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
+        if (n == 0 || n > NAME_MAX || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
             return false;
         for (size_t i = 0; i < n; i++) {
             if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f)
@@ -145,6 +179,19 @@ static bool given(json_t *object, const char *name, json_t **out)
     return *out != NULL && !json_is_null(*out);
 }
 
+/* A switch that may be left out. What is neither true nor false is refused: a "true" that is a string must not turn
+ * into false. */
+static bool read_switch(json_t *object, const char *name, const char *field, bool *out, struct problem *p)
+{
+    json_t *value;
+    if (!given(object, name, &value))
+        return true;
+    if (!json_is_boolean(value))
+        return refuse(p, 422, NULL, field, "must be true or false");
+    *out = json_is_true(value);
+    return true;
+}
+
 static bool host_allowed(const char *path)
 {
     char real[PATH_MAX], *copy = strdup(lb.config.host_paths != NULL ? lb.config.host_paths : ""), *save = NULL;
@@ -170,17 +217,14 @@ static bool host_allowed(const char *path)
 
 static bool read_pvc(struct lb_volume *v, json_t *pvc, struct problem *p)
 {
-    json_t *value;
     const char *claim = json_string_value(json_object_get(pvc, "claimName"));
     if (claim == NULL || !lb_claim_valid(claim))
         return refuse(p, 422, NULL, "volumes.pvc.claimName", "must be a DNS name");
     snprintf(v->claim, sizeof(v->claim), "%s", claim);
     v->create = true;
-    if (given(pvc, "createIfNotExists", &value))
-        v->create = json_is_true(value);
-    if (given(pvc, "deleteOnSandboxTermination", &value))
-        v->delete_after = json_is_true(value);
-    return true;
+    return read_switch(pvc, "createIfNotExists", "volumes.pvc.createIfNotExists", &v->create, p) &&
+           read_switch(pvc, "deleteOnSandboxTermination", "volumes.pvc.deleteOnSandboxTermination", &v->delete_after,
+                       p);
 }
 
 static bool read_volume(struct lb_box *box, json_t *item, struct problem *p)
@@ -191,13 +235,14 @@ static bool read_volume(struct lb_box *box, json_t *item, struct problem *p)
     json_t *pvc, *host, *other;
     const char *name = json_string_value(json_object_get(item, "name")),
                *mount = json_string_value(json_object_get(item, "mountPath"));
-    const char *sub = json_string_value(json_object_get(item, "subPath"));
+    json_t *sub_path;
+    const char *sub = given(item, "subPath", &sub_path) ? json_string_value(sub_path) : "";
     if (name == NULL || !dns_label(name, 63))
         return refuse(p, 400, "VOLUME::INVALID_NAME", NULL, "a volume's name must be a DNS label");
     if (mount == NULL || !normal_path(mount, true) || !mount_allowed(mount))
         return refuse(p, 400, "VOLUME::INVALID_MOUNT_PATH", NULL,
                       "mountPath must be absolute, normal and not a system folder");
-    if (sub != NULL && *sub != '\0' && !normal_path(sub, false))
+    if (sub == NULL || (*sub != '\0' && !normal_path(sub, false)))
         return refuse(p, 400, "VOLUME::INVALID_SUB_PATH", NULL, "subPath must be relative and without ..");
     for (int i = 0; i < box->volume_count; i++) {
         if (strcmp(box->volumes[i].name, name) == 0)
@@ -212,8 +257,9 @@ static bool read_volume(struct lb_box *box, json_t *item, struct problem *p)
         return refuse(p, 400, "VOLUME::INVALID_BACKEND", NULL, "a volume needs exactly one of pvc and host");
     snprintf(v->name, sizeof(v->name), "%s", name);
     snprintf(v->mount, sizeof(v->mount), "%s", mount);
-    snprintf(v->sub, sizeof(v->sub), "%s", sub != NULL ? sub : "");
-    v->read_only = json_is_true(json_object_get(item, "readOnly"));
+    snprintf(v->sub, sizeof(v->sub), "%s", sub);
+    if (!read_switch(item, "readOnly", "volumes.readOnly", &v->read_only, p))
+        return false;
     if (has_pvc) {
         if (!read_pvc(v, pvc, p))
             return false;
@@ -243,6 +289,36 @@ static bool string_map(json_t *map, bool nulls)
     return json_is_object(map);
 }
 
+/* What the kernel takes; else every command of the sandbox would fail, or go without the variable. */
+static bool env_valid(json_t *env)
+{
+    const char *name;
+    json_t *value;
+    json_object_foreach (env, name, value) {
+        if (*name == '\0' || strchr(name, '=') != NULL || strlen(name) + 1 + json_string_length(value) > STRING_MAX)
+            return false;
+    }
+    return true;
+}
+
+/* A quantity that may be left out; *bytes stays then. Never ignored when it is wrong: a limit that does not hold is
+ * worse than a refusal (OpenSandbox ignores it with a warning). */
+static bool read_quantity(json_t *limits, const char *name, int64_t *bytes, struct problem *p)
+{
+    json_t *value;
+    char message[160];
+    if (!given(limits, name, &value))
+        return true;
+    int64_t quantity = lb_parse_quantity(json_string_value(value));
+    if (quantity <= 0) {
+        snprintf(message, sizeof(message), "resourceLimits.%s must be a positive quantity such as 512Mi, below 1Ei",
+                 name);
+        return refuse(p, 400, "SANDBOX::INVALID_PARAMETER", NULL, message);
+    }
+    *bytes = quantity;
+    return true;
+}
+
 static bool read_limits(struct lb_box *box, json_t *in, struct problem *p)
 {
     json_t *limits, *extensions;
@@ -250,31 +326,26 @@ static bool read_limits(struct lb_box *box, json_t *in, struct problem *p)
         return refuse(p, 422, NULL, "resourceLimits", "Field required");
     if (!string_map(limits, false))
         return refuse(p, 422, NULL, "resourceLimits", "must map names to strings");
-    int64_t memory = lb_parse_quantity(json_string_value(json_object_get(limits, "memory")));
-    box->memory_bytes = memory > 0 ? memory : lb.config.memory_mb << 20;
-    if (box->memory_bytes < (16 << 20))
-        box->memory_bytes = 16 << 20; /* less cannot run a shell */
-    box->cpu_milli = parse_cpu(json_string_value(json_object_get(limits, "cpu")));
-    const char *disk_names[] = {"disk", "storage", "ephemeral-storage"};
+    box->memory_bytes = lb.config.memory_mb << 20;
     box->disk_bytes = lb.config.storage_mb << 20;
-    for (size_t i = 0; i < 3; i++) {
-        int64_t disk = lb_parse_quantity(json_string_value(json_object_get(limits, disk_names[i])));
-        if (disk > 0)
-            box->disk_bytes = disk;
-    }
+    if (!read_quantity(limits, "memory", &box->memory_bytes, p) ||
+        !read_quantity(limits, "disk", &box->disk_bytes, p) || !read_quantity(limits, "storage", &box->disk_bytes, p) ||
+        !read_quantity(limits, "ephemeral-storage", &box->disk_bytes, p))
+        return false;
+    if (box->memory_bytes < MEMORY_MIN)
+        box->memory_bytes = MEMORY_MIN;
+    const char *cpu = json_string_value(json_object_get(limits, "cpu"));
+    box->cpu_milli = cpu != NULL ? parse_cpu(cpu) : 0;
+    if (box->cpu_milli < 0)
+        return refuse(p, 400, "SANDBOX::INVALID_PARAMETER", NULL,
+                      "resourceLimits.cpu must be processors such as 2, 0.5 or 500m, at most 10000");
     if (given(in, "extensions", &extensions)) {
         if (!string_map(extensions, false))
             return refuse(p, 422, NULL, "extensions", "must map names to strings");
         box->extensions = json_incref(extensions);
         const char *renew = json_string_value(json_object_get(extensions, "access.renew.extend.seconds"));
-        if (renew != NULL) {
-            char *end;
-            box->renew_on_access_s = strtoll(renew, &end, 10);
-            if (!isdigit((unsigned char)*renew) || *end != '\0' || box->renew_on_access_s < 300 ||
-                box->renew_on_access_s > 86400)
-                return refuse(p, 400, "SANDBOX::INVALID_PARAMETER", NULL,
-                              "access.renew.extend.seconds must be 300..86400");
-        }
+        if (renew != NULL && !lb_parse_number(renew, 300, 86400, &box->renew_on_access_s))
+            return refuse(p, 400, "SANDBOX::INVALID_PARAMETER", NULL, "access.renew.extend.seconds must be 300..86400");
     }
     return true;
 }
@@ -317,11 +388,16 @@ static bool read_request(struct lb_box *box, struct lb_launch *launch, json_t *i
         if (!json_is_string(word) || strlen(json_string_value(word)) != json_string_length(word) ||
             (i == 0 && json_string_length(word) == 0))
             return refuse(p, 422, NULL, "entrypoint", "must be a non-empty list of strings");
+        if (json_string_length(word) > STRING_MAX)
+            return refuse(p, 422, NULL, "entrypoint", "a word must be shorter than 128 KiB");
     }
     box->entrypoint = json_incref(entrypoint);
     if (given(in, "env", &value)) {
         if (!string_map(value, true))
             return refuse(p, 422, NULL, "env", "must map names to strings");
+        if (!env_valid(value))
+            return refuse(p, 422, NULL, "env",
+                          "names must not be empty nor contain '=', NAME=value must be shorter than 128 KiB");
         launch->env = json_incref(value);
     }
     box->metadata = json_object();

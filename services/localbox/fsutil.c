@@ -254,6 +254,8 @@ static int64_t children_bytes(int fd, dev_t device, int depth)
             fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || st.st_dev != device)
             continue;
         int64_t bytes = (int64_t)st.st_blocks * 512;
+        if (bytes < LB_ENTRY_BYTES)
+            bytes = LB_ENTRY_BYTES;
         sum += S_ISDIR(st.st_mode) || st.st_nlink <= 1 ? bytes : bytes / (int64_t)st.st_nlink;
         if (S_ISDIR(st.st_mode) && depth < TREE_DEPTH_MAX) {
             int child = openat(dirfd(d), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);

@@ -117,11 +117,15 @@ static json_t *environment(struct plan *p)
                             "HOME", LB_HOME, "LANG", "C.UTF-8", "TERM", "xterm");
     const char *name;
     json_t *value;
+    bool whole = env != NULL;
     json_object_foreach (p->launch->env, name, value) {
         if (json_is_string(value))
-            json_object_set(env, name, value);
+            whole = json_object_set(env, name, value) == 0 && whole;
     }
-    return env;
+    if (whole)
+        return env;
+    json_decref(env);
+    return NULL; /* no sandbox at all rather than one that lacks a variable */
 }
 
 static int make_config(struct plan *p)
@@ -208,7 +212,23 @@ static int make_sub(int dir, const char *sub, uid_t uid)
             return error;
         at += sub[at] == '/';
     }
+    int fd = lb_open_beneath(dir, sub, O_PATH | O_DIRECTORY, 0); /* what was there already may be a link or a file */
+    if (fd < 0)
+        return -fd;
+    close(fd);
     return 0;
+}
+
+/* What the contents of the volume, not this machine, are to blame for: the caller's mistake. */
+static bool sub_is_wrong(int error)
+{
+    return error == ELOOP || error == EXDEV || error == ENOTDIR || error == ENOENT || error == ENAMETOOLONG;
+}
+
+static int fail_sub(struct plan *p, const char *sub)
+{
+    return fail(p->launch, 400, "VOLUME::INVALID_SUB_PATH",
+                "subPath %s: a link, something that is no folder, or nothing is in its way", sub);
 }
 
 static int prepare_claim(struct plan *p, struct lb_volume *v)
@@ -226,9 +246,11 @@ static int prepare_claim(struct plan *p, struct lb_volume *v)
     if (fd >= 0) {
         if (lb.root && (fstat(fd, &st) != 0 || st.st_uid != p->box->uid))
             error = lb_chown_tree(fd, p->box->uid, p->box->uid, 0);
-        if (error == 0 && v->sub[0] != '\0')
-            error = make_sub(fd, v->sub, p->box->uid);
+        int sub_error = error == 0 && v->sub[0] != '\0' ? make_sub(fd, v->sub, p->box->uid) : 0;
         close(fd);
+        if (sub_is_wrong(sub_error))
+            return fail_sub(p, v->sub);
+        error = error != 0 ? error : sub_error;
     } else {
         error = -fd;
     }
@@ -239,6 +261,21 @@ static int prepare_claim(struct plan *p, struct lb_volume *v)
         return fail(p->launch, 500, "VOLUME::MOUNT_FAILED", "the data folder's name is too long");
     add_mount(p, root, v->sub);
     return 0;
+}
+
+/* Also called in the child: nothing but what is safe after fork. */
+static int open_mount(const struct bind_mount *m)
+{
+    int root = open(m->root, O_PATH | O_CLOEXEC | (m->follow ? 0 : O_NOFOLLOW));
+    if (root < 0 || m->rel[0] == '\0')
+        return root;
+    struct open_how how = {.flags = O_PATH | O_CLOEXEC,
+                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | (m->follow ? 0u : RESOLVE_NO_SYMLINKS)};
+    int fd = (int)syscall(SYS_openat2, root, m->rel, &how, sizeof(how));
+    int error = errno;
+    close(root);
+    errno = error;
+    return fd;
 }
 
 static int prepare_host(struct plan *p, struct lb_volume *v)
@@ -252,7 +289,17 @@ static int prepare_host(struct plan *p, struct lb_volume *v)
     }
     struct bind_mount *m = add_mount(p, v->host, v->sub);
     m->follow = true;
-    m->file = stat(v->host, &st) == 0 && !S_ISDIR(st.st_mode);
+    int fd = open_mount(m);
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        int error = errno;
+        if (fd >= 0)
+            close(fd);
+        if (v->sub[0] != '\0' && sub_is_wrong(error))
+            return fail_sub(p, v->sub);
+        return fail(p->launch, 500, "VOLUME::MOUNT_FAILED", "%s: %s", v->host, strerror(error));
+    }
+    m->file = !S_ISDIR(st.st_mode);
+    close(fd);
     return 0;
 }
 
@@ -366,16 +413,6 @@ static void child_fail(int fd, const char *what)
     _exit(127);
 }
 
-static int child_open(const struct bind_mount *m)
-{
-    int root = open(m->root, O_PATH | O_CLOEXEC | (m->follow ? 0 : O_NOFOLLOW));
-    if (root < 0 || m->rel[0] == '\0')
-        return root;
-    struct open_how how = {.flags = O_PATH | O_CLOEXEC,
-                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS | (m->follow ? 0u : RESOLVE_NO_SYMLINKS)};
-    return (int)syscall(SYS_openat2, root, m->rel, &how, sizeof(how));
-}
-
 static void decimal(char *out, int number)
 {
     char digits[12];
@@ -396,7 +433,7 @@ static void child_mounts(struct plan *p)
     if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         child_fail(p->error_write, "private mounts");
     for (int i = 0; i < p->mount_count; i++) {
-        fds[i] = child_open(&p->mounts[i]);
+        fds[i] = open_mount(&p->mounts[i]);
         if (fds[i] < 0)
             child_fail(p->error_write, p->mounts[i].root);
     }
@@ -560,8 +597,11 @@ void lb_launch_run(struct lb_launch *l)
     snprintf(p->folder, sizeof(p->folder), "sandboxes/%s", l->box->id);
     bool fine = make_folders(p) == 0 && open_files(p) == 0 && build(p) == 0;
     if (fine) {
-        lb_cgroup_make(l->box->id, l->box->memory_bytes, l->box->cpu_milli, lb.config.processes, &p->cgroup);
-        fine = start(p) == 0 && commit(p) == 0;
+        int error =
+            lb_cgroup_make(l->box->id, l->box->memory_bytes, l->box->cpu_milli, lb.config.processes, &p->cgroup);
+        if (error != 0)
+            fail(l, 500, "DOCKER::SANDBOX_START_FAILED", "the sandbox's limits cannot be set: %s", strerror(error));
+        fine = error == 0 && start(p) == 0 && commit(p) == 0;
     }
     int *fds[] = {&p->http,    &p->control,   &p->report,     &p->config,     &p->seccomp,
                   &p->console, &p->info_read, &p->info_write, &p->error_read, &p->error_write};

@@ -107,6 +107,8 @@ static void handle_line(struct lb_link *link, const char *text, size_t len)
         link->attached = true;
         uv_timer_stop(&link->timer);
         box->entrypoint_missing = json_is_true(json_object_get(json, "entrypoint_missing"));
+        /* Else a limit that a daemon before us found passed would hold for ever. */
+        box->storage_full = json_is_true(json_object_get(json, "storage_full"));
         if (json_is_true(json_object_get(json, "paused")) && box->state == LB_RUNNING)
             box->state = LB_PAUSED;
         void (*told)(struct lb_box *, bool, void *) = link->on_attached;

@@ -29,13 +29,16 @@
 #define LB_DEAF_MAX       12   /* attempts to reach a living init before its sandbox is given up */
 #define LB_INSIDE_ID      1000 /* user and group inside the sandbox */
 #define LB_DELETE_WAITERS 16
+#define LB_OPEN_FILES_MAX (1 << 20) /* open files and mappings of a sandbox that a scan looks at */
+#define LB_ENTRY_BYTES    4096      /* a file or link counts at least so much: it takes an inode however empty it is */
+#define LB_QUANTITY_MAX   ((int64_t)1 << 60) /* an exbibyte: more is a slip, and sums of quantities must not overflow */
 #define LB_HOME           "/home/sandbox"
 #define LB_INIT_INSIDE    "/run/sandkeep/sk-init"
 
 struct lb_config {
     char *listen, *admin_listen, *key, *data_dir, *port_file, *init, *bwrap, *host_paths, *images_dir;
     int64_t max_sandboxes, processes, files, memory_mb, timeout_max, uid_base, uid_count, scan_ms, shm_mb, storage_mb;
-    int64_t max_connections, drain_seconds, pool_threads, orphan_seconds;
+    int64_t max_connections, drain_seconds, pool_threads, orphan_seconds, scratch_mb, free_mb;
     int net, log_level;
 };
 
@@ -69,8 +72,9 @@ struct lb_box {
     unsigned long long start_time;
     char boot_id[40];
     bool entrypoint_missing, storage_full;
-    bool link_late; /* the last link ended by a time limit, not by its other end */
-    int deaf;       /* attempts to attach that failed in a row */
+    int64_t storage_base; /* bytes when its writers were stopped last */
+    bool link_late;       /* the last link ended by a time limit, not by its other end */
+    int deaf;             /* attempts to attach that failed in a row */
     struct lb_link *link;
     uv_timer_t ttl_timer;
     int handles;
@@ -113,8 +117,8 @@ void lb_box_remove(struct lb_box *box); /* out of the table; freed when its hand
 void lb_box_set_state(struct lb_box *box, enum lb_state state, const char *reason, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 const char *lb_state_name(enum lb_state state);
-json_t *lb_box_json(const struct lb_box *box, bool with_image);
-void lb_box_arm_ttl(struct lb_box *box); /* our timer and init's */
+json_t *lb_box_json(const struct lb_box *box, bool with_image); /* NULL = out of memory */
+void lb_box_arm_ttl(struct lb_box *box);                        /* our timer and init's */
 /* Kills, removes everything that belongs to the box, answers all delete waiters. Idempotent. */
 void lb_box_destroy(struct lb_box *box);
 /* init is gone although nobody asked: finds out why and keeps the box as Terminated or Failed. */
@@ -173,7 +177,11 @@ struct lb_cgroup {
     char procs[3][896];
     int count;
 };
-void lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out);
+/* 0 or errno: a limit that a usable controller did not take. A sandbox never starts without the limits it was given. */
+int lb_cgroup_make(const char *id, int64_t memory_bytes, int cpu_milli, int64_t processes, struct lb_cgroup *out);
+/* The processes of a box; free *pids in every case. ENOENT = there is no control group to ask. Blocking. */
+int lb_cgroup_members(const char *id, pid_t **pids, size_t *count);
+void lb_cgroup_forget(void);           /* the data folder's own groups, when no sandbox is left in them */
 void lb_cgroup_remove(const char *id); /* kills what is left inside; blocking */
 bool lb_cgroup_has_memory(void);
 json_t *lb_cgroup_json(void);
@@ -195,6 +203,8 @@ void lb_reply_json(struct sk_stream *x, int status, json_t *json); /* takes json
 void lb_reply_error(struct sk_stream *x, int status, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 void lb_reply_invalid(struct sk_stream *x, const char *field, const char *message); /* 422, FastAPI's shape plus ours */
+/* False, and 400 was answered: a parameter that cannot be decoded is refused, never taken for one that is not there. */
+bool lb_query_valid(struct sk_stream *x);
 void lb_create(struct sk_stream *x);
 bool lb_metadata_valid(json_t *metadata, bool patch, const char **why);
 void lb_proxy(struct sk_stream *x, const char *id, int port, const char *rest);
@@ -205,12 +215,29 @@ bool lb_claim_valid(const char *claim);
 /* Blocking: makes the folder of a claim; *created tells whether it was new. 0 or errno. */
 int lb_volume_make(const char *claim, bool *created);
 int lb_volume_stat(const char *claim, struct stat *st);
-int lb_volume_remove(const char *claim);    /* 0 or errno; missing is fine */
-int64_t lb_volume_limit(const char *claim); /* bytes, 0 = none */
+int lb_volume_remove(const char *claim);     /* 0 or errno; missing is fine */
+int64_t lb_volume_limit(const char *claim);  /* bytes, 0 = none */
+int64_t lb_parse_quantity(const char *text); /* 512Mi, 1.5G, 100; -1 = not a quantity */
+/* Decimal digits alone, within low..high. */
+bool lb_parse_number(const char *text, int64_t low, int64_t high, int64_t *out);
+
+/* ---- storage.c: the scan that holds sandboxes to their storage limit ---- */
 void lb_scan_start(void);
 void lb_scan_stop(void);
-int64_t lb_parse_quantity(const char *text); /* 512Mi, 2G, 100; -1 = not a quantity */
 const char *lb_storage_mode(void);
+
+/* ---- unlinked.c: files without a name (blocking) ---- */
+struct lb_unlinked {
+    dev_t devices[LB_VOLUMES_MAX + 1]; /* file systems that count */
+    int device_count;
+    const struct lb_volume *volumes; /* bytes are told apart by their mount */
+    int volume_count;
+    int64_t bytes[LB_VOLUMES_MAX]; /* out: on each of the volumes */
+    int64_t other;                 /* out: elsewhere, so in the sandbox's own folders */
+    bool too_many;                 /* out: more open files than can be looked at */
+};
+/* Adds up the files that processes of the sandbox hold open, or mapped, although they were removed. */
+void lb_unlinked_scan(const char *id, pid_t init, unsigned long long start_time, struct lb_unlinked *u);
 
 /* ---- fsutil.c: blocking, never follows a link out of the data folder ---- */
 int lb_open_beneath(int dir, const char *path, int flags, mode_t mode); /* -errno */

@@ -58,7 +58,14 @@ static const struct sk_config_key keys[] = {
     SK_CONFIG_INT(struct lb_config, memory_mb, "SANDKEEP_LOCALBOX_MEMORY_MB", 2048, 16, 1048576, "MiB",
                   "Memory of a sandbox that asks for none."),
     SK_CONFIG_INT(struct lb_config, storage_mb, "SANDKEEP_LOCALBOX_STORAGE_MB", 0, 0, 1073741824, "MiB",
-                  "Disk of a sandbox that asks for none; 0 = no limit."),
+                  "Disk of a sandbox that asks for none, its volumes included; 0 = no limit."),
+    SK_CONFIG_INT(
+        struct lb_config, scratch_mb, "SANDKEEP_LOCALBOX_SCRATCH_MB", 10240, 0, 1073741824, "MiB",
+        "Private /tmp, home and /workspace of a sandbox without a disk limit, its volumes not counted; 0 = no "
+        "limit."),
+    SK_CONFIG_INT(struct lb_config, free_mb, "SANDKEEP_LOCALBOX_FREE_MB", 256, 0, 1073741824, "MiB",
+                  "Writers of all sandboxes are stopped while the data folder's file system has less room than this; "
+                  "0 = never."),
     SK_CONFIG_INT(struct lb_config, shm_mb, "SANDKEEP_LOCALBOX_SHM_MB", 64, 1, 65536, "MiB", "Size of /dev/shm."),
     SK_CONFIG_INT(struct lb_config, scan_ms, "SANDKEEP_LOCALBOX_SCAN_MS", 2000, 50, 3600000, "ms",
                   "How often each sandbox's disk use is measured."),
@@ -221,6 +228,7 @@ static int end_sandboxes(void)
     }
     if (d != NULL)
         closedir(d);
+    lb_cgroup_forget();
     return left == 0 ? 0 : 1;
 }
 

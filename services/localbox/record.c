@@ -30,8 +30,13 @@ static json_t *volume_json(const struct lb_volume *v)
 char *lb_box_record(const struct lb_box *box)
 {
     json_t *volumes = json_array();
-    for (int i = 0; i < box->volume_count; i++)
-        json_array_append_new(volumes, volume_json(&box->volumes[i]));
+    bool whole = volumes != NULL;
+    for (int i = 0; whole && i < box->volume_count; i++)
+        whole = json_array_append_new(volumes, volume_json(&box->volumes[i])) == 0;
+    if (!whole) { /* a record that forgot a volume would let it be deleted while it is in use */
+        json_decref(volumes);
+        return NULL;
+    }
     json_t *json = json_pack(
         "{s:i,s:s,s:s,s:s,s:s,s:s,s:s,s:I,s:I,s:I,s:O,s:O?,s:O,s:O?,s:O?,s:o,s:I,s:I,s:I,s:i,s:I,s:I,s:s,s:I}",
         "version", 1, "id", box->id, "token", box->token, "nonce", box->nonce, "state",

@@ -21,7 +21,7 @@ struct volume_list {
     uv_work_t work;
     struct sk_stream *x;
     char after[LB_CLAIM_SIZE];
-    long limit;
+    int64_t limit;
     char **names;
     size_t count, capacity;
     json_t *items;
@@ -143,15 +143,14 @@ void lb_volume_list(struct sk_stream *x)
     char *after = sk_stream_query_value(sk_stream_query(x), "after", 0, NULL);
     char *limit = sk_stream_query_value(sk_stream_query(x), "limit", 0, NULL);
     struct volume_list *list = calloc(1, sizeof(*list));
-    char *end = NULL;
 
     if (list == NULL) {
         lb_reply_error(x, 500, "GENERAL::UNKNOWN_ERROR", "out of memory");
     } else if (after != NULL && (strlen(after) >= sizeof(list->after) || !lb_claim_valid(after))) {
         lb_reply_error(x, 400, "VOLUME::INVALID_NAME", "after is no volume name");
     } else {
-        list->limit = limit != NULL ? strtol(limit, &end, 10) : LIMIT_DEFAULT;
-        if (list->limit < 1 || list->limit > LIMIT_MAX || (end != NULL && *end != '\0')) {
+        list->limit = LIMIT_DEFAULT;
+        if (limit != NULL && !lb_parse_number(limit, 1, LIMIT_MAX, &list->limit)) {
             lb_reply_error(x, 400, "VOLUME::INVALID_LIMIT", "limit must be 1..%d", LIMIT_MAX);
         } else {
             snprintf(list->after, sizeof(list->after), "%s", after != NULL ? after : "");

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Volumes: one folder per claim below volumes/, the volume-manager API over them (reference/providers.md §5), and the
- * scan that holds sandboxes to their storage limit. A volume outlives its sandboxes and is never made from, or removed
- * outside of, that folder. */
+ * Volumes: one folder per claim below volumes/, and the volume-manager API over them (reference/providers.md §5). A
+ * volume outlives its sandboxes and is never made from, or removed outside of, that folder. */
 #include "services/localbox/localbox.h"
 
 #include "common/log/log.h"
@@ -73,11 +72,6 @@ int64_t lb_volume_limit(const char *claim)
     int64_t limit = text != NULL ? strtoll(text, NULL, 10) : 0;
     free(text);
     return limit;
-}
-
-const char *lb_storage_mode(void)
-{
-    return "scan"; /* quotas by project id need a file system that was made for them; nothing is assumed */
 }
 
 /* ---- the volume manager ---- */
@@ -173,20 +167,21 @@ static void ensure_body(struct sk_stream *x, void *arg, char *body, size_t len)
 {
     (void)arg;
     json_t *in = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
-    const char *session = json_string_value(json_object_get(in, "sessionId")),
-               *claim = json_string_value(json_object_get(in, "claimName"));
+    json_t *claim_json = json_object_get(in, "claimName");
+    const char *session = json_string_value(json_object_get(in, "sessionId")), *claim = json_string_value(claim_json);
     json_t *size = json_object_get(in, "storageSize");
-    int64_t limit = json_is_string(size)    ? lb_parse_quantity(json_string_value(size))
-                    : json_is_integer(size) ? json_integer_value(size)
-                                            : 0;
+    int64_t limit = json_is_string(size) ? lb_parse_quantity(json_string_value(size))
+                    : json_is_integer(size) && json_integer_value(size) < LB_QUANTITY_MAX ? json_integer_value(size)
+                                                                                          : 0;
     char name[LB_CLAIM_SIZE] = "";
     if (in == NULL)
         bad(x, 400, "GENERAL::INVALID_JSON", "the body is not valid JSON");
     else if (limit < 0 || (size != NULL && !json_is_null(size) && limit <= 0))
-        bad(x, 400, "VOLUME::INVALID_SIZE", "storageSize must be a quantity such as 1Gi");
+        bad(x, 400, "VOLUME::INVALID_SIZE", "storageSize must be a positive quantity such as 1Gi, below 1Ei");
     else if (claim != NULL && lb_claim_valid(claim))
         job_start(x, claim, limit, false);
-    else if (claim == NULL && session != NULL && session_claim(session, name, sizeof(name)))
+    else if ((claim_json == NULL || json_is_null(claim_json)) && session != NULL &&
+             session_claim(session, name, sizeof(name)))
         job_start(x, name, limit, false);
     else
         bad(x, 400, "VOLUME::INVALID_NAME", "claimName must be a DNS name, or sessionId 24 hexadecimal digits");
@@ -206,7 +201,7 @@ static bool authorized(struct sk_stream *x)
 void lb_volume_request(struct sk_stream *x, const char *path)
 {
     const char *method = sk_stream_method(x), *rest = path[8] == '/' ? path + 9 : "";
-    if (!authorized(x))
+    if (!authorized(x) || !lb_query_valid(x))
         return;
     if (rest[0] == '\0' && strcmp(method, "GET") == 0) {
         lb_volume_list(x);
@@ -233,129 +228,4 @@ void lb_volume_request(struct sk_stream *x, const char *path)
         return;
     }
     job_start(x, claim, 0, true);
-}
-
-/* ---- the storage scan ---- */
-
-struct scan {
-    uv_work_t work;
-    char id[LB_ID_SIZE];
-    char claims[LB_VOLUMES_MAX][LB_CLAIM_SIZE];
-    int count;
-    int64_t limit, used;
-    bool over;
-    uint64_t took_ns;
-};
-
-static uv_timer_t scan_timer;
-static bool scanning;
-static char last_scanned[LB_ID_SIZE];
-
-static void scan_work(uv_work_t *work)
-{
-    struct scan *s = work->data;
-    uint64_t begun = uv_hrtime();
-    char path[LB_CLAIM_SIZE + 16];
-    static const char *const inner[] = {"tmp", "home", "workspace"};
-    for (size_t i = 0; i < 3; i++) {
-        snprintf(path, sizeof(path), "sandboxes/%s/%s", s->id, inner[i]);
-        s->used += lb_tree_bytes(lb.data_fd, path);
-    }
-    for (int i = 0; i < s->count; i++) {
-        snprintf(path, sizeof(path), "volumes/%s", s->claims[i]);
-        int64_t limit = lb_volume_limit(s->claims[i]), used = lb_tree_bytes(lb.data_fd, path);
-        s->over = s->over || (limit > 0 && used > limit);
-        s->used += used;
-    }
-    s->over = s->over || (s->limit > 0 && s->used > s->limit);
-    s->took_ns = uv_hrtime() - begun;
-}
-
-static void next_scan(uint64_t delay_ms);
-
-static void scan_after(uv_work_t *work, int status)
-{
-    lb.jobs--;
-    struct scan *s = work->data;
-    struct lb_box *box = lb_box_find(s->id);
-    (void)status;
-    scanning = false;
-    if (lb.server == NULL) {
-        free(s);
-        return;
-    }
-    if (box != NULL && box->link != NULL && (s->over || box->storage_full)) {
-        if (s->over && !box->storage_full) {
-            lb_count(LB_COUNT_STORAGE_STOPS);
-            SK_LOG_WARN("storage limit passed, writers are stopped", SK_F("providerId", box->id),
-                        SK_FI("bytes", s->used));
-        }
-        box->storage_full = s->over;
-        lb_link_order(box, s->over ? "{\"op\":\"storage\",\"full\":true}\n" : "{\"op\":\"storage\",\"full\":false}\n",
-                      NULL, NULL);
-    }
-    /* Scanning may take a tenth of one processor at most, however large the trees are. */
-    uint64_t rest = s->took_ns / 1000000 * 9;
-    int running = 0;
-    for (struct lb_box *b = lb.boxes; b != NULL; b = b->next)
-        running += b->state == LB_RUNNING;
-    uint64_t share = (uint64_t)lb.config.scan_ms / (uint64_t)(running > 0 ? running : 1);
-    free(s);
-    next_scan(share > rest ? share : rest);
-}
-
-/* Round robin over the running sandboxes that have a limit. */
-static struct lb_box *choose(void)
-{
-    bool seen = last_scanned[0] == '\0';
-    struct lb_box *first = NULL;
-    for (struct lb_box *box = lb.boxes; box != NULL; box = box->next) {
-        bool wanted = box->state == LB_RUNNING && (box->disk_bytes > 0 || box->volume_count > 0);
-        if (wanted && first == NULL)
-            first = box;
-        if (wanted && seen)
-            return box;
-        if (strcmp(box->id, last_scanned) == 0)
-            seen = true;
-    }
-    return first;
-}
-
-static void on_scan(uv_timer_t *timer)
-{
-    (void)timer;
-    struct lb_box *box = scanning ? NULL : choose();
-    struct scan *s = box != NULL ? calloc(1, sizeof(*s)) : NULL;
-    if (s == NULL) {
-        next_scan((uint64_t)lb.config.scan_ms);
-        return;
-    }
-    scanning = true;
-    memcpy(s->id, box->id, sizeof(s->id));
-    memcpy(last_scanned, box->id, sizeof(last_scanned));
-    s->limit = box->disk_bytes;
-    for (int i = 0; i < box->volume_count; i++) {
-        if (box->volumes[i].claim[0] != '\0')
-            memcpy(s->claims[s->count++], box->volumes[i].claim, LB_CLAIM_SIZE);
-    }
-    s->work.data = s;
-    lb_queue(&s->work, scan_work, scan_after);
-}
-
-static void next_scan(uint64_t delay_ms)
-{
-    uv_timer_start(&scan_timer, on_scan, delay_ms < 20 ? 20 : delay_ms, 0);
-}
-
-void lb_scan_stop(void)
-{
-    if (scan_timer.loop != NULL)
-        uv_timer_stop(&scan_timer);
-}
-
-void lb_scan_start(void)
-{
-    uv_timer_init(lb.loop, &scan_timer);
-    uv_unref((uv_handle_t *)&scan_timer);
-    next_scan((uint64_t)lb.config.scan_ms);
 }

@@ -206,6 +206,18 @@ def alive(pid):
         return False
 
 
+def same_namespace(pid, init):
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{init}/ns/pid")
+    except OSError:
+        return False
+
+
+def members(init):
+    """The processes of a sandbox, without its init."""
+    return [p for p in os.listdir("/proc") if p.isdigit() and p != str(init) and same_namespace(p, init)]
+
+
 def resident_kb(pid):
     return int(open(f"/proc/{pid}/status").read().split("VmRSS:")[1].split()[0])
 

@@ -5,6 +5,8 @@ import time
 
 import pytest
 
+from conftest import members
+
 
 @pytest.fixture(scope="module")
 def inside(daemon):
@@ -125,35 +127,13 @@ def test_symlink_out_of_a_volume(daemon, tmp_path):
     assert made.execd("GET", "/files/download?path=/workspace/etc").body.startswith(b"root:x:0:0:root:/:")  # its own etc
     assert made.upload("/workspace/out/new", b"x").status in (404, 500)
     made.delete()
-    for sub in ("out", "root", "root/etc"):
+    for sub in ("out", "root", "root/etc", "etc", "etc/x", "out/new/er"):
         answer = daemon.request("POST", "/v1/sandboxes", {"image": {"uri": "x"}, "entrypoint": ["true"], "resourceLimits": {},
                                                           "volumes": [{**volume, "subPath": sub}]})
-        assert answer.status == 500 and "VOLUME" in answer.code or "START_FAILED" in answer.code, answer.body
+        assert (answer.status, answer.code) == (400, "VOLUME::INVALID_SUB_PATH"), answer.body
     answer = daemon.request("DELETE", "/v1/volumes/evil", key=None, headers={"Authorization": "Bearer test-key"})
     assert answer.status == 204
     assert (outside / "file").read_text() == "host"
-
-
-def test_fork_bomb_is_bounded(daemon):
-    made = daemon.create(resourceLimits={"cpu": "0.5", "memory": "256Mi"})
-    made.events(":(){ :|:& };:", background=True)
-    time.sleep(1)
-    begun = time.monotonic()
-    assert daemon.request("GET", "/health").status == 200
-    assert time.monotonic() - begun < 1
-    pid = daemon.record(made.id)["initPid"]
-    inside = sum(1 for p in os.listdir("/proc") if p.isdigit() and same_namespace(p, pid))
-    assert 1 < inside <= 513
-    assert made.execd("GET", "/files/info?path=/workspace").status == 200  # init still answers
-    assert made.delete().status == 204
-    assert not os.path.exists(f"/proc/{pid}")
-
-
-def same_namespace(pid, init):
-    try:
-        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink(f"/proc/{init}/ns/pid")
-    except OSError:
-        return False
 
 
 def test_memory_bomb_is_bounded(daemon):
@@ -166,29 +146,6 @@ def test_memory_bomb_is_bounded(daemon):
     made.run("rm -f /dev/shm/x")
     assert made.state == "Running"
     made.delete()
-
-
-def test_storage_limit_stops_writers(make_daemon):
-    daemon = make_daemon(scan_ms=100)
-    made = daemon.create(resourceLimits={"cpu": "1", "disk": "20Mi"}, volumes=[{"name": "w", "mountPath": "/workspace", "pvc": {"claimName": "full"}}])
-    code, _, _ = made.run("exec cat /dev/zero > /workspace/big", timeout=20000)
-    assert code == -1  # killed by the limit, long before its own time limit
-    size = made.execd("GET", "/files/info?path=/workspace/big").json["/workspace/big"]["size"]
-    assert 20 << 20 < size
-    assert made.upload("/workspace/more", b"x").status == 507
-    made.run("rm /workspace/big")
-    deadline = time.monotonic() + 10
-    while made.upload("/workspace/more", b"x").status != 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert made.state == "Running"
-
-
-def test_volume_storage_size_is_enforced(make_daemon):
-    daemon = make_daemon(scan_ms=100)
-    daemon.request("POST", "/v1/volumes/ensure", {"claimName": "small", "storageSize": "5Mi"}, key=None, headers={"Authorization": "Bearer test-key"})
-    made = daemon.create(volumes=[{"name": "w", "mountPath": "/workspace", "pvc": {"claimName": "small"}}])
-    assert made.run("exec cat /dev/zero > /workspace/big", timeout=20000)[0] == -1
 
 
 def test_host_volumes_need_the_allow_list(make_daemon, tmp_path):
@@ -207,10 +164,6 @@ def test_host_volumes_need_the_allow_list(make_daemon, tmp_path):
     for bad in (secret, allowed / "out", tmp_path):
         answer = daemon.request("POST", "/v1/sandboxes", {"image": {"uri": "x"}, "entrypoint": ["true"], "resourceLimits": {}, "volumes": [host(bad)]})
         assert (answer.status, answer.code) == (400, "VOLUME::HOST_PATH_NOT_ALLOWED"), answer.body
-
-
-def members(init):
-    return [p for p in os.listdir("/proc") if p.isdigit() and p != str(init) and same_namespace(p, init)]
 
 
 def test_pause_catches_everybody(daemon):

@@ -41,7 +41,6 @@ static void on_timer_closed(uv_handle_t *handle)
     struct command *c = handle->data;
     if (--c->timers == 0 && c->dead) {
         free(c->content);
-        free(c->error);
         free(c);
     }
 }
@@ -62,8 +61,20 @@ static void forget(struct command *c)
     c->dead = true;
     if (c->timers == 0) {
         free(c->content);
-        free(c->error);
         free(c);
+    }
+}
+
+/* A log whose file was removed still takes the user's disk, without a name: nobody would miss it but the limit. */
+void sk_init_command_drop_removed_logs(void)
+{
+    struct stat st;
+    for (struct command *c = first; c != NULL; c = c->next) {
+        if (!c->running && c->log_fd >= 0 && (fstat(c->log_fd, &st) != 0 || st.st_nlink == 0)) {
+            close(c->log_fd);
+            c->log_fd = -1;
+            log_count--;
+        }
     }
 }
 
@@ -120,10 +131,10 @@ static void send_terminal(struct command *c)
         return;
     struct event tail = {0};
     char text[96];
-    if (c->error != NULL || c->signal != 0 || c->exit_code != 0) {
+    if (c->error[0] != '\0' || c->signal != 0 || c->exit_code != 0) {
         sk_event_text(&tail, ",\"error\":{\"ename\":\"CommandExecError\",\"evalue\":\"");
         char trace[64];
-        if (c->error != NULL) {
+        if (c->error[0] != '\0') {
             sk_event_escaped(&tail, c->error, strlen(c->error));
             snprintf(trace, sizeof(trace), "cannot start");
         } else if (c->signal != 0) {
@@ -140,7 +151,10 @@ static void send_terminal(struct command *c)
         sk_event_text(&tail, "\",\"traceback\":[\"");
         sk_event_escaped(&tail, trace, strlen(trace));
         sk_event_add(&tail, "\"]}", 4); /* with its NUL: a string from here on */
-        sk_event_send(c, "error", NULL, 0, tail.data);
+        if (tail.failed)
+            sk_stream_abort(c->x);
+        else
+            sk_event_send(c, "error", NULL, 0, tail.data);
     } else {
         int64_t took = (c->running ? sk_init_now_ms() : c->finished_ms) - c->started_ms;
         snprintf(text, sizeof(text), ",\"execution_time\":%lld", (long long)took);
@@ -184,6 +198,8 @@ static void finish(struct command *c)
         sk_init_reply_empty(x);
     }
     finished_count++;
+    if (c->kind == KIND_BACKGROUND)
+        sk_init_command_drop_removed_logs();
     evict();
 }
 
@@ -254,12 +270,17 @@ static struct command *command_new(enum kind kind, const char *text)
     return c;
 }
 
+static void log_path(char *out, size_t size, const char *id)
+{
+    snprintf(out, size, "/tmp/opensandbox-execd/%s.output", id);
+}
+
 /* The log lies where the user's disk is counted, but is read through our own descriptor. */
 static int open_log(const char *id)
 {
     char path[96];
     mkdir("/tmp/opensandbox-execd", 0700);
-    snprintf(path, sizeof(path), "/tmp/opensandbox-execd/%s.output", id);
+    log_path(path, sizeof(path), id);
     return open(path, O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 }
 
@@ -272,6 +293,46 @@ static void begin_events(struct command *c, struct sk_stream *x)
     sk_stream_start(x, 200, headers, 3, SK_STREAM_CHUNKED);
     sk_event_send(c, "init", c->id, 32, NULL);
     sk_event_send(c, "ping", "pong", 4, NULL);
+}
+
+/* Takes back a command that never ran and that nobody was told of. */
+static void discard(struct command *c)
+{
+    for (int i = 0; i < 2; i++) {
+        if (c->taps[i] != NULL)
+            sk_tap_finish(c->taps[i]);
+        c->taps[i] = NULL;
+    }
+    if (c->log_fd >= 0) {
+        char path[96];
+        log_path(path, sizeof(path), c->id);
+        unlink(path);
+    }
+    if (c->session != NULL)
+        sk_init_session_ended(c->session, c->state_fd);
+    close_timers(c);
+    finished_count++; /* forget counts it off */
+    forget(c);
+}
+
+/* The sandbox has no room for another process just now. That is no failure of the command: it is answered as a limit,
+ * before the stream begins, and may be tried again. */
+static bool refuse_for_limit(struct sk_stream *x, int error)
+{
+    if (error == EAGAIN)
+        sk_init_reply_error(x, 429, "PROCESS_LIMIT",
+                            "the sandbox's limit of processes is reached: end some and try again");
+    else if (error == ENOMEM)
+        sk_init_reply_error(x, 429, "MEMORY_LIMIT",
+                            "the sandbox's memory is used up: end some processes and try again");
+    else if (error == EMFILE || error == ENFILE)
+        sk_init_reply_error(x, 429, "FILE_LIMIT",
+                            "the sandbox's limit of open files is reached: end some commands first");
+    else if (error == ENOSPC || error == EDQUOT)
+        sk_init_reply_error(x, 507, "STORAGE_FULL", "there is no room for the command's log");
+    else
+        return false;
+    return true;
 }
 
 static void run(struct command *c, struct sk_stream *x, char *const *argv, const char *cwd, char *const *env,
@@ -291,7 +352,6 @@ static void run(struct command *c, struct sk_stream *x, char *const *argv, const
         if (c->taps[0] == NULL || (c->kind == KIND_FOREGROUND && c->taps[1] == NULL))
             error = EMFILE;
     }
-    begin_events(c, x);
     if (error == 0) {
         struct sk_init_spawn spawn = {
             .argv = argv, .envp = env, .cwd = cwd, .in = -1, .out = out, .err = err, .extra = c->state_fd};
@@ -310,9 +370,14 @@ static void run(struct command *c, struct sk_stream *x, char *const *argv, const
         if (err >= 0 && err != out)
             close(err);
     }
+    if (refuse_for_limit(x, error)) {
+        discard(c);
+        return;
+    }
     c->running = true;
+    begin_events(c, x); /* its end is told by the loop, so never before this */
     if (error != 0) {
-        c->error = strdup(strerror(error));
+        snprintf(c->error, sizeof(c->error), "%s", strerror(error));
         c->exit_code = -1;
         finish(c);
         return;
@@ -406,7 +471,11 @@ static const char *check_post(json_t *in, int64_t *timeout_ms)
         return "this sandbox has one user only";
     const char *name;
     json_t *value;
+    if (json_is_string(cwd) && strlen(json_string_value(cwd)) != json_string_length(cwd))
+        return "cwd must not contain NUL";
     json_object_foreach (envs, name, value) {
+        if (*name == '\0' || strchr(name, '=') != NULL)
+            return "names in envs must not be empty nor contain =";
         if (!json_is_string(value) && !json_is_null(value))
             return "envs must map names to strings";
         if (json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value))
@@ -532,20 +601,25 @@ void sk_init_command_status(struct sk_stream *x, const char *id)
         json_pack("{s:s,s:o,s:b,s:o}", "id", c->id, "content", sk_init_string(c->content != NULL ? c->content : ""),
                   "running", (int)c->running, "started_at", time_json(c->started_ms));
     if (!c->running) {
-        json_object_set_new(out, "exit_code", json_integer(c->exit_code));
-        json_object_set_new(out, "finished_at", time_json(c->finished_ms));
-        if (c->error != NULL)
-            json_object_set_new(out, "error", json_string(c->error));
+        char error[128] = "";
+        if (c->error[0] != '\0')
+            snprintf(error, sizeof(error), "%s", c->error);
         else if (c->timed_out)
-            json_object_set_new(out, "error", json_string("signal: killed (time limit)"));
+            snprintf(error, sizeof(error), "signal: killed (time limit)");
         else if (c->signal != 0)
-            json_object_set_new(out, "error",
-                                json_pack("s+", "signal: ",
-                                          c->signal == SIGKILL   ? "killed"
-                                          : c->signal == SIGTERM ? "terminated"
-                                                                 : strsignal(c->signal)));
+            snprintf(error, sizeof(error), "signal: %s",
+                     c->signal == SIGKILL   ? "killed"
+                     : c->signal == SIGTERM ? "terminated"
+                                            : strsignal(c->signal));
         else if (c->exit_code != 0)
-            json_object_set_new(out, "error", json_sprintf("exit status %d", c->exit_code));
+            snprintf(error, sizeof(error), "exit status %d", c->exit_code);
+        json_t *end = json_pack("{s:i,s:o,s:s*}", "exit_code", c->exit_code, "finished_at", time_json(c->finished_ms),
+                                "error", error[0] != '\0' ? error : NULL);
+        if (end == NULL || json_object_update(out, end) != 0) { /* an end without its code would mean "unknown" */
+            json_decref(out);
+            out = NULL;
+        }
+        json_decref(end);
     }
     sk_init_reply_json(x, 200, out);
 }

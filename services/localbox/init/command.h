@@ -27,8 +27,8 @@ struct command {
     pid_t pid;
     bool running, exited, timed_out;
     int exit_code, signal;
-    char *error;   /* could not be started */
-    char *content; /* command text, cut */
+    char error[96]; /* why it could not be started; "" = it was */
+    char *content;  /* command text, cut */
     int64_t started_ms, finished_ms;
     struct sk_stream *x;           /* the event stream, NULL once the client left */
     struct sk_stream *interrupter; /* waits for the end */
@@ -45,11 +45,14 @@ struct command {
 struct event {
     char *data;
     size_t len, size;
+    bool failed; /* out of memory: something is missing in it, so it is never sent */
 };
 void sk_event_add(struct event *e, const char *text, size_t len);
 void sk_event_text(struct event *e, const char *text);
 void sk_event_escaped(struct event *e, const char *text, size_t len); /* as the inside of a JSON string */
-/* {"type","text"?,"timestamp"<tail>} on the command's stream, if it has one. A slow reader stops its taps. */
+/* {"type","text"?,"timestamp"<tail>} on the command's stream, if it has one. A slow reader stops its taps. An event
+ * that memory is missing for cuts the stream: a reader that gets no terminal event asks for the command's status, one
+ * that gets half an event would believe it. */
 void sk_event_send(struct command *c, const char *type, const char *text, size_t len, const char *tail);
 
 /* Makes a tap; *child_fd is the end for the child (to be closed by the caller). */

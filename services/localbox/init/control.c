@@ -164,46 +164,115 @@ static void on_ttl(uv_timer_t *timer)
     sk_init_exit("ttl", 0, 0);
 }
 
-static bool writes_files(const char *pid)
+/* ---- the storage limit ---- */
+
+#define DISK_FOLDERS 4
+
+/* The file systems that the user's disk is counted on; memory files and /dev/shm are not. */
+struct disks {
+    dev_t devices[DISK_FOLDERS];
+    int count;
+};
+
+static void find_disks(struct disks *d)
+{
+    const char *const folders[DISK_FOLDERS] = {"/tmp", "/home/sandbox", "/workspace", sk_init_state.cwd};
+    struct stat st;
+    d->count = 0;
+    for (int i = 0; i < DISK_FOLDERS; i++) {
+        if (stat(folders[i], &st) == 0)
+            d->devices[d->count++] = st.st_dev;
+    }
+}
+
+static bool on_disk(const struct disks *d, dev_t device)
+{
+    for (int i = 0; i < d->count; i++) {
+        if (d->devices[i] == device)
+            return true;
+    }
+    return false;
+}
+
+static bool open_for_writing(const char *pid, const char *fd_name)
+{
+    char path[600], text[64] = "";
+    snprintf(path, sizeof(path), "/proc/%s/fdinfo/%s", pid, fd_name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    const char *flags = n > 0 ? strstr(text, "flags:") : NULL;
+    return flags != NULL && (strtol(flags + 6, NULL, 8) & O_ACCMODE) != O_RDONLY;
+}
+
+/* A file of the user's disk that is mapped to be written, or that was removed and lives by its mapping. */
+static bool maps_files(const char *pid)
+{
+    static const char *const memory[] = {"/memfd:", "/dev/shm/", "/dev/zero", "/SYSV", "/anon_hugepage", "/dev/null"};
+    static const char deleted[] = " (deleted)\n";
+    char path[320], *line = NULL;
+    size_t size = 0;
+    ssize_t n;
+    bool found = false;
+    snprintf(path, sizeof(path), "/proc/%s/maps", pid);
+    FILE *file = fopen(path, "re");
+    while (!found && file != NULL && (n = getline(&line, &size, file)) > 0) {
+        const char *rights = strchr(line, ' '), *name = strchr(line, '/');
+        bool removed = n >= (ssize_t)sizeof(deleted) && strcmp(line + n - (sizeof(deleted) - 1), deleted) == 0;
+        if (rights == NULL || name == NULL || !(removed || (rights[2] == 'w' && rights[4] == 's')))
+            continue;
+        found = true;
+        for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
+            found = found && strncmp(name, memory[i], strlen(memory[i])) != 0;
+    }
+    free(line);
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
+/* Whether a process makes the disk fuller or keeps it full: it holds a file open for writing, or one that was removed.
+ * One that hides its descriptors from us is taken for such a one. */
+static bool holds_disk(const struct disks *disks, const char *pid)
 {
     char path[320];
     snprintf(path, sizeof(path), "/proc/%s/fd", pid);
     DIR *dir = opendir(path);
     if (dir == NULL)
-        return false;
+        return errno == EACCES || errno == EPERM;
     bool found = false;
     struct dirent *entry;
     while (!found && (entry = readdir(dir)) != NULL) {
         struct stat st;
-        if (entry->d_name[0] == '.' || fstatat(dirfd(dir), entry->d_name, &st, 0) != 0 || !S_ISREG(st.st_mode))
+        if (entry->d_name[0] == '.' || fstatat(dirfd(dir), entry->d_name, &st, 0) != 0 || !S_ISREG(st.st_mode) ||
+            !on_disk(disks, st.st_dev))
             continue;
-        char info[600], text[64] = "";
-        snprintf(info, sizeof(info), "/proc/%s/fdinfo/%s", pid, entry->d_name);
-        int fd = open(info, O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue;
-        ssize_t n = read(fd, text, sizeof(text) - 1);
-        close(fd);
-        const char *flags = n > 0 ? strstr(text, "flags:") : NULL;
-        found = flags != NULL && (strtol(flags + 6, NULL, 8) & O_ACCMODE) != O_RDONLY;
+        found = st.st_nlink == 0 || open_for_writing(pid, entry->d_name);
     }
     closedir(dir);
-    return found;
+    return found || maps_files(pid);
 }
 
-/* The storage limit is passed: whoever holds a file open for writing ends. Reading, deleting and new commands go on. */
+/* The storage limit is passed: who makes it worse ends. Reading, deleting and new commands go on. The entrypoint, whose
+ * end is the sandbox's, is spared until it has gone on regardless. */
 static void stop_writers(void)
 {
     DIR *dir = opendir("/proc");
     if (dir == NULL)
         return;
     struct dirent *entry;
+    struct disks disks;
+    find_disks(&disks);
     while ((entry = readdir(dir)) != NULL) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid > 1 && pid != sk_init_state.entrypoint && writes_files(entry->d_name))
+        if (pid > 1 && (pid != sk_init_state.entrypoint || sk_init_state.entrypoint_too) &&
+            holds_disk(&disks, entry->d_name))
             kill(pid, SIGKILL);
     }
     closedir(dir);
+    sk_init_command_drop_removed_logs();
 }
 
 static void attach(struct control *c)
@@ -214,8 +283,10 @@ static void attach(struct control *c)
         uv_timer_stop(&sk_init_state.orphan_timer);
     }
     char line[256];
-    snprintf(line, sizeof(line), "{\"ok\":true,\"nonce\":\"%s\",\"paused\":%s,\"entrypoint_missing\":%s}\n",
+    snprintf(line, sizeof(line),
+             "{\"ok\":true,\"nonce\":\"%s\",\"paused\":%s,\"storage_full\":%s,\"entrypoint_missing\":%s}\n",
              sk_init_state.nonce, sk_init_state.paused ? "true" : "false",
+             sk_init_state.storage_full ? "true" : "false",
              json_is_true(json_object_get(sk_init_state.config, "entrypoint_missing")) ? "true" : "false");
     send_line(c, line);
 }
@@ -244,6 +315,7 @@ static void handle_line(struct control *c, const char *line, size_t len)
             uv_timer_start(&sk_init_state.ttl_timer, on_ttl, (uint64_t)in_ms, 0);
     } else if (strcmp(op, "storage") == 0) {
         sk_init_state.storage_full = json_is_true(json_object_get(order, "full"));
+        sk_init_state.entrypoint_too = json_is_true(json_object_get(order, "entrypoint_too"));
         if (sk_init_state.storage_full)
             stop_writers();
     } else if (strcmp(op, "shutdown") == 0) {

@@ -45,8 +45,10 @@ static bool info_one(struct sk_init_job *job, const char *given, const char *pat
         sk_init_job_errno(job, given, errno);
         return false;
     }
-    json_object_set_new_nocheck(arg, given, sk_init_file_info(path, &st));
-    return true;
+    if (json_object_set_new_nocheck(arg, given, sk_init_file_info(path, &st)) == 0)
+        return true;
+    sk_init_job_error(job, 500, "RUNTIME_ERROR", "out of memory");
+    return false;
 }
 
 void sk_init_files_info(struct sk_init_job *job)
@@ -215,7 +217,7 @@ static bool matches(const char *pattern, const char *name, int *left)
 struct search {
     const char *pattern;
     json_t *out;
-    bool too_many;
+    bool too_many, out_of_memory; /* either ends the search: a list with holes says that files are not there */
 };
 
 static void search_dir(struct search *s, const char *path, int depth)
@@ -224,21 +226,23 @@ static void search_dir(struct search *s, const char *path, int depth)
     if (d == NULL)
         return; /* an unreadable corner does not hide the rest */
     struct dirent *entry;
-    while (!s->too_many && (entry = readdir(d)) != NULL) {
+    while (!s->too_many && !s->out_of_memory && (entry = readdir(d)) != NULL) {
         struct stat st;
         char *full = NULL;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 ||
             fstatat(dirfd(d), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0)
             continue;
-        if (asprintf(&full, "%s%s%s", path, strcmp(path, "/") == 0 ? "" : "/", entry->d_name) < 0)
+        if (asprintf(&full, "%s%s%s", path, strcmp(path, "/") == 0 ? "" : "/", entry->d_name) < 0) {
+            s->out_of_memory = true;
             break;
+        }
         if (S_ISDIR(st.st_mode)) {
             if (depth < SK_INIT_DEPTH_MAX && strcmp(full, "/proc") != 0)
                 search_dir(s, full, depth + 1);
         } else {
             int left = 64;
             if (matches(s->pattern, entry->d_name, &left)) {
-                json_array_append_new(s->out, sk_init_file_info(full, &st));
+                s->out_of_memory = json_array_append_new(s->out, sk_init_file_info(full, &st)) != 0;
                 s->too_many = json_array_size(s->out) >= SK_INIT_LIST_MAX;
             }
         }
@@ -268,9 +272,12 @@ void sk_init_files_search(struct sk_init_job *job)
             path[--len] = '\0';
         struct search s = {.pattern = pattern != NULL && *pattern != '\0' ? pattern : "*", .out = json_array()};
         search_dir(&s, path, 0);
-        if (s.too_many) {
+        if (s.too_many || s.out_of_memory) {
             json_decref(s.out);
-            sk_init_job_error(job, 413, "TOO_MANY_RESULTS", "more than %d files match", SK_INIT_LIST_MAX);
+            if (s.too_many)
+                sk_init_job_error(job, 413, "TOO_MANY_RESULTS", "more than %d files match", SK_INIT_LIST_MAX);
+            else
+                sk_init_job_error(job, 500, "RUNTIME_ERROR", "out of memory");
         } else {
             sk_init_job_json(job, s.out);
         }
@@ -315,7 +322,7 @@ static int write_whole(const char *path, const char *text, size_t len, const str
     char id[33];
     sk_init_hex_id(id);
     int error = real == NULL ? errno : 0;
-    if (error == 0 && asprintf(&aside, "%.*s/.sk-replace-%s", (int)(strrchr(real, '/') - real), real, id) < 0)
+    if (real != NULL && asprintf(&aside, "%.*s/.sk-replace-%s", (int)(strrchr(real, '/') - real), real, id) < 0)
         error = ENOMEM;
     int fd = error == 0 ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (error == 0 && fd < 0)
@@ -447,11 +454,13 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static bool list_dir(json_t *out, const char *path, long depth)
+/* 0, or why the list is not whole: E2BIG (too many entries), ENOMEM. */
+static int list_dir(json_t *out, const char *path, long depth)
 {
     DIR *d = opendir(path);
     if (d == NULL)
-        return true;
+        return 0;
+    int error = 0;
     char **names = NULL;
     size_t count = 0, room = 0;
     struct dirent *entry;
@@ -461,32 +470,41 @@ static bool list_dir(json_t *out, const char *path, long depth)
         if (count == room) {
             room = room == 0 ? 64 : room * 2;
             char **grown = realloc(names, room * sizeof(*names));
-            if (grown == NULL)
+            if (grown == NULL) {
+                error = ENOMEM;
                 break;
+            }
             names = grown;
         }
-        if ((names[count] = strdup(entry->d_name)) != NULL)
-            count++;
+        if ((names[count] = strdup(entry->d_name)) == NULL) {
+            error = ENOMEM;
+            break;
+        }
+        count++;
     }
     closedir(d);
     if (count > 0)
         qsort(names, count, sizeof(*names), by_name);
-    bool room_left = true;
     for (size_t i = 0; i < count; i++) {
         char *full = NULL;
         struct stat st;
-        if (room_left && asprintf(&full, "%s%s%s", path, strcmp(path, "/") == 0 ? "" : "/", names[i]) >= 0 &&
-            lstat(full, &st) == 0) {
-            json_array_append_new(out, sk_init_file_info(full, &st));
-            room_left = json_array_size(out) < SK_INIT_LIST_MAX;
-            if (room_left && S_ISDIR(st.st_mode) && depth > 1)
-                room_left = list_dir(out, full, depth - 1);
+        if (error == 0 && asprintf(&full, "%s%s%s", path, strcmp(path, "/") == 0 ? "" : "/", names[i]) < 0) {
+            full = NULL;
+            error = ENOMEM;
+        }
+        if (error == 0 && lstat(full, &st) == 0) {
+            if (json_array_append_new(out, sk_init_file_info(full, &st)) != 0)
+                error = ENOMEM;
+            else if (json_array_size(out) >= SK_INIT_LIST_MAX)
+                error = E2BIG;
+            else if (S_ISDIR(st.st_mode) && depth > 1)
+                error = list_dir(out, full, depth - 1);
         }
         free(full);
         free(names[i]);
     }
     free(names);
-    return room_left;
+    return error;
 }
 
 void sk_init_directories_list(struct sk_init_job *job)
@@ -510,9 +528,13 @@ void sk_init_directories_list(struct sk_init_job *job)
         sk_init_job_error(job, 400, "INVALID_REQUEST_BODY", "%s: not a directory", given);
     } else {
         json_t *out = json_array();
-        if (depth > 0 && !list_dir(out, path, depth < SK_INIT_DEPTH_MAX ? depth : SK_INIT_DEPTH_MAX)) {
+        int error = depth > 0 ? list_dir(out, path, depth < SK_INIT_DEPTH_MAX ? depth : SK_INIT_DEPTH_MAX) : 0;
+        if (error != 0) {
             json_decref(out);
-            sk_init_job_error(job, 413, "TOO_MANY_RESULTS", "more than %d entries", SK_INIT_LIST_MAX);
+            if (error == E2BIG)
+                sk_init_job_error(job, 413, "TOO_MANY_RESULTS", "more than %d entries", SK_INIT_LIST_MAX);
+            else
+                sk_init_job_error(job, 500, "RUNTIME_ERROR", "%s", strerror(error));
         } else {
             sk_init_job_json(job, out);
         }

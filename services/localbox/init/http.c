@@ -230,6 +230,11 @@ void sk_init_http_request(void *arg, struct sk_stream *x)
     (void)arg;
     const char *method = sk_stream_method(x), *path = sk_stream_path(x);
     bool path_known = false;
+    char name[32];
+    if (!sk_stream_query_valid(sk_stream_query(x), name, sizeof(name))) { /* else it would count as left out */
+        sk_init_reply_error(x, 400, "MISSING_QUERY", "the query parameter %s is not properly encoded", name);
+        return;
+    }
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
         const struct route *r = &routes[i];
         if (strcmp(r->path, path) != 0)

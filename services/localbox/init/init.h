@@ -12,6 +12,7 @@
 #include "common/http/stream/stream.h"
 
 #include <jansson.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <uv.h>
@@ -37,6 +38,7 @@
 #define SK_INIT_INTERRUPT_MS    3000        /* TERM to KILL */
 #define SK_INIT_PING_MS         3000
 #define SK_INIT_CONNECT_MS      5000
+#define SK_INIT_PROCESS_RESERVE 32 /* processes beyond the sandbox's limit that only init may start: see spawn.c */
 
 struct sk_init {
     uv_loop_t loop;
@@ -47,7 +49,11 @@ struct sk_init {
     const char *cwd;      /* default working directory */
     int64_t memory_bytes; /* limit to show in metrics, 0 = the machine's */
     bool paused, storage_full, ending;
+    bool entrypoint_too; /* the entrypoint went on writing: it is not spared any more */
     pid_t entrypoint;
+    /* Limits of what is started here, not of init itself; 0 = none. `rescue_processes`: of a command that is started
+     * when `child_processes` are there already. */
+    rlim_t child_processes, rescue_processes, child_data;
     int attached;       /* daemons connected */
     uint64_t orphan_ms; /* without a daemon for so long: end */
     uv_timer_t orphan_timer, ttl_timer;
@@ -111,6 +117,7 @@ void sk_init_command_delete(struct sk_stream *x);
 void sk_init_command_status(struct sk_stream *x, const char *id);
 void sk_init_command_logs(struct sk_stream *x, const char *id);
 void sk_init_command_reaped(pid_t pid, int status);
+void sk_init_command_drop_removed_logs(void); /* of finished commands */
 /* A session run: an SSE answer, stdout and stderr merged; `ended` gets the saved state (memfd) and owns it. */
 struct sk_init_session;
 void sk_init_command_session(struct sk_stream *x, struct sk_init_session *session, const char *text, const char *cwd,

@@ -58,6 +58,29 @@ static void limit(int which, int64_t value)
     setrlimit(which, &r);
 }
 
+/* init may start a few more processes than the commands (spawn.c says what for). Where the limit given to us is lower
+ * than that, the commands get less. */
+static void limit_processes(int64_t value)
+{
+    struct rlimit r;
+    struct sk_init *s = &sk_init_state;
+    if (value <= 0)
+        return;
+    limit(RLIMIT_NPROC, value + SK_INIT_PROCESS_RESERVE);
+    if (getrlimit(RLIMIT_NPROC, &r) != 0)
+        return;
+    rlim_t reserve = r.rlim_max / 2 < SK_INIT_PROCESS_RESERVE ? r.rlim_max / 2 : SK_INIT_PROCESS_RESERVE;
+    s->child_processes = r.rlim_max - reserve;
+    s->rescue_processes = r.rlim_max - reserve / 2;
+    r.rlim_cur = s->child_processes;
+    setrlimit(RLIMIT_NPROC, &r);
+}
+
+static void nothing(uv_work_t *work)
+{
+    (void)work;
+}
+
 static int64_t config_int(const char *name)
 {
     return json_integer_value(json_object_get(sk_init_state.config, name));
@@ -140,15 +163,19 @@ int main(void)
         return 2;
     if (chdir(s->cwd) != 0)
         s->cwd = "/";
-    limit(RLIMIT_NPROC, config_int("processes"));
+    limit_processes(config_int("processes"));
     limit(RLIMIT_NOFILE, config_int("files"));
-    limit(RLIMIT_DATA, config_int("data_bytes"));
+    s->child_data = (rlim_t)(config_int("data_bytes") > 0 ? config_int("data_bytes") : 0);
     limit(RLIMIT_FSIZE, config_int("file_bytes"));
     struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
 
     setenv("UV_THREADPOOL_SIZE", "2", 1);
     uv_loop_init(&s->loop);
+    /* The pool's threads are made now: libuv aborts when it cannot make them later, and a fork bomb would see to that.
+     */
+    static uv_work_t first_work;
+    uv_queue_work(&s->loop, &first_work, nothing, NULL);
     uv_signal_init(&s->loop, &s->sigchld);
     uv_signal_start(&s->sigchld, on_sigchld, SIGCHLD);
     uv_timer_init(&s->loop, &s->ttl_timer);

@@ -13,13 +13,15 @@
 
 void sk_event_add(struct event *e, const char *text, size_t len)
 {
-    if (len == 0)
+    if (len == 0 || e->failed)
         return;
     if (e->len + len > e->size) {
         size_t size = (e->len + len) * 2 + 128;
         char *grown = realloc(e->data, size);
-        if (grown == NULL)
+        if (grown == NULL) {
+            e->failed = true;
             return;
+        }
         e->data = grown;
         e->size = size;
     }
@@ -35,8 +37,10 @@ void sk_event_text(struct event *e, const char *text)
 void sk_event_escaped(struct event *e, const char *text, size_t len)
 {
     char *clean = malloc(len * 3 + 1);
-    if (clean == NULL)
+    if (clean == NULL) {
+        e->failed = true;
         return;
+    }
     size_t n = sk_init_utf8_clean(text, len, clean);
     size_t from = 0;
     for (size_t i = 0; i < n; i++) {
@@ -80,7 +84,9 @@ void sk_event_send(struct command *c, const char *type, const char *text, size_t
     if (tail != NULL)
         sk_event_add(&e, tail, strlen(tail));
     sk_event_add(&e, "}\n\n", 3);
-    bool more = e.data == NULL || sk_stream_write(c->x, e.data, e.len);
+    if (e.failed)
+        sk_stream_abort(c->x);
+    bool more = !e.failed && sk_stream_write(c->x, e.data, e.len);
     free(e.data);
     if (!more) { /* a slow reader slows the command, it does not fill our memory */
         for (int i = 0; i < 2; i++) {
@@ -113,8 +119,10 @@ static void take_output(struct tap *t, const char *data, size_t len)
         if (t->len + n > t->size) {
             size_t size = (t->len + n) * 2;
             char *grown = realloc(t->line, size);
-            if (grown == NULL)
+            if (grown == NULL) { /* output with a hole must not look whole */
+                sk_stream_abort(t->command->x);
                 return;
+            }
             t->line = grown;
             t->size = size;
         }

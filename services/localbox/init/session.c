@@ -96,8 +96,9 @@ static void run_body(struct sk_stream *x, void *arg, char *body, size_t len)
     snprintf(id, sizeof(id), "%.*s", (int)strcspn(sk_stream_path(x) + 9, "/"), sk_stream_path(x) + 9);
     struct sk_init_session *s = find(id);
     json_t *in = json_loadb(body, len, JSON_REJECT_DUPLICATES, NULL);
-    const char *text = json_string_value(json_object_get(in, "command"));
-    json_t *cwd = json_object_get(in, "cwd"), *timeout = json_object_get(in, "timeout");
+    json_t *command = json_object_get(in, "command"), *cwd = json_object_get(in, "cwd"),
+           *timeout = json_object_get(in, "timeout");
+    const char *text = json_string_value(command);
     char *path = NULL;
     const char *why = NULL;
     struct stat st;
@@ -105,6 +106,8 @@ static void run_body(struct sk_stream *x, void *arg, char *body, size_t len)
         sk_init_reply_error(x, 500, "RUNTIME_ERROR", "context not found");
     } else if (text == NULL || *text == '\0') {
         sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "command must be a non-empty string");
+    } else if (cwd != NULL && !json_is_null(cwd) && !json_is_string(cwd)) {
+        sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "cwd must be a string");
     } else if (timeout != NULL && !json_is_null(timeout) &&
                (!json_is_integer(timeout) || json_integer_value(timeout) < 0)) {
         sk_init_reply_error(x, 400, "INVALID_REQUEST_BODY", "timeout must be milliseconds");
@@ -173,11 +176,12 @@ static void take_state(struct sk_init_session *s, char *text, size_t len)
     char *cwd = strdup(text);
     char **env = calloc(entries + 1, sizeof(*env));
     size_t n = 0;
-    for (char *p = text + strlen(text) + 1; env != NULL && p < text + len; p += strlen(p) + 1) {
-        if (kept_variable(p) && (env[n] = strdup(p)) != NULL)
-            n++;
+    bool whole = cwd != NULL && env != NULL;
+    for (char *p = text + strlen(text) + 1; whole && p < text + len; p += strlen(p) + 1) {
+        if (kept_variable(p))
+            whole = (env[n++] = strdup(p)) != NULL;
     }
-    if (cwd == NULL || env == NULL) {
+    if (!whole) { /* the session stays as it was; one that lost a variable would run on with it missing */
         free(cwd);
         sk_init_env_free(env);
         return;

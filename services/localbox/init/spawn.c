@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 static const char *find_executable(const char *name, char *const *envp, char *out, size_t size)
@@ -33,7 +34,8 @@ static const char *find_executable(const char *name, char *const *envp, char *ou
     return NULL;
 }
 
-static void child(const struct sk_init_spawn *spawn, const char *file, int null_fd, volatile int *error)
+static void child(const struct sk_init_spawn *spawn, const char *file, int null_fd, rlim_t processes,
+                  volatile int *error)
 {
     setsid();
     int in = spawn->in >= 0 ? spawn->in : null_fd;
@@ -52,12 +54,20 @@ static void child(const struct sk_init_spawn *spawn, const char *file, int null_
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    if (processes > 0) {
+        struct rlimit r = {processes, processes};
+        setrlimit(RLIMIT_NPROC, &r);
+    }
+    if (sk_init_state.child_data > 0) {
+        struct rlimit r = {sk_init_state.child_data, sk_init_state.child_data};
+        setrlimit(RLIMIT_DATA, &r);
+    }
     execve(file, spawn->argv, spawn->envp);
     *error = errno;
     _exit(127);
 }
 
-pid_t sk_init_spawn(const struct sk_init_spawn *spawn)
+static pid_t start(const struct sk_init_spawn *spawn, rlim_t processes)
 {
     char buffer[4096];
     const char *file = find_executable(spawn->argv[0], spawn->envp, buffer, sizeof(buffer));
@@ -75,7 +85,7 @@ pid_t sk_init_spawn(const struct sk_init_spawn *spawn)
      * fork, up to _exit. */
     pid_t pid = vfork(); /* NOLINT(clang-analyzer-security.insecureAPI.vfork) */
     if (pid == 0)
-        child(spawn, file, null_fd, &error); /* NOLINT(clang-analyzer-unix.Vfork) */
+        child(spawn, file, null_fd, processes, &error); /* NOLINT(clang-analyzer-unix.Vfork) */
     int fork_error = errno;
     sigprocmask(SIG_SETMASK, &before, NULL);
     close(null_fd);
@@ -83,6 +93,22 @@ pid_t sk_init_spawn(const struct sk_init_spawn *spawn)
         return -fork_error;
     if (error != 0) /* the zombie is reaped by SIGCHLD like any other */
         return -error;
+    return pid;
+}
+
+/* A fork bomb fills what commands may have (child_processes), never the whole of what init may: a command that is
+ * started then still runs, and may start a few processes of its own, up to rescue_processes. So one can look and end
+ * the bomb. What the bomb itself starts stays below the lower limit, since only this function raises it. */
+pid_t sk_init_spawn(const struct sk_init_spawn *spawn)
+{
+    struct rlimit r;
+    pid_t pid = start(spawn, sk_init_state.child_processes);
+    if (pid != -EAGAIN || sk_init_state.rescue_processes == 0 || getrlimit(RLIMIT_NPROC, &r) != 0)
+        return pid;
+    struct rlimit raised = {r.rlim_max, r.rlim_max};
+    setrlimit(RLIMIT_NPROC, &raised);
+    pid = start(spawn, sk_init_state.rescue_processes);
+    setrlimit(RLIMIT_NPROC, &r);
     return pid;
 }
 

@@ -227,7 +227,9 @@ static void end_metadata(struct upload *u)
 
 static void part_data(struct upload *u, const char *data, size_t len)
 {
-    if (u->part == PART_FILE && u->fd >= 0) {
+    if (u->part == PART_FILE && sk_init_state.storage_full) {
+        fail(u, 507, "STORAGE_FULL", "the storage limit of this sandbox is reached", 0);
+    } else if (u->part == PART_FILE && u->fd >= 0) {
         while (len > 0) {
             ssize_t n = write(u->fd, data, len);
             if (n < 0) {
