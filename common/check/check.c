@@ -16,6 +16,7 @@ const struct sk_check_grace sk_check_grace_defaults = {
     .volume_ms = 15 * 60 * 1000,
     .slot_ms = 15 * 60 * 1000,
     .outbox_ms = 5 * 1000,
+    .lease_ms = 30 * 1000,
 };
 
 struct check_info {

@@ -87,8 +87,8 @@ struct sk_check_slot {
 };
 
 struct sk_check_lease {
-    const char *name;
-    int64_t ttl_ms; /* -1 = no expiry */
+    const char *name; /* the logical one: "agent-sandbox:lifecycle:<sandboxId>" */
+    int64_t ttl_ms;   /* -1 = no expiry */
 };
 
 /* A lifecycle event, published or still in an outbox. */
@@ -128,9 +128,11 @@ struct sk_check_grace {
     int64_t volume_ms;
     int64_t slot_ms;
     int64_t outbox_ms;
+    int64_t lease_ms; /* a lease that ends within this is no trouble, whoever holds it */
 };
 /* The periods of the default configuration: take-over 30 s and retries of 60 s; orphans 10 min; quota 10 min; relay 5
- * s. */
+ * s; leases 15 s
+ * (FastGPT's live for 11 min, and without an operation nobody needs one). */
 extern const struct sk_check_grace sk_check_grace_defaults;
 
 struct sk_check_snapshot {

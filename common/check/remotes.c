@@ -243,13 +243,23 @@ void sk_check_slots(struct sk_check_context *c)
     sk_check_index_free(&scopes);
 }
 
+#define LIFECYCLE_LEASE "agent-sandbox:lifecycle:"
+
 void sk_check_leases(struct sk_check_context *c)
 {
     if (!c->in->leases_known)
         return;
     for (size_t i = 0; i < c->in->lease_count; i++) {
-        if (c->in->leases[i].ttl_ms < 0)
-            sk_check_find(c, SK_CHECK_LEASE_ENDLESS, "", c->in->leases[i].name, "lease %s never expires",
-                          c->in->leases[i].name);
+        const struct sk_check_lease *lease = &c->in->leases[i];
+        bool named = strncmp(lease->name, LIFECYCLE_LEASE, strlen(LIFECYCLE_LEASE)) == 0;
+        const char *id = named ? lease->name + strlen(LIFECYCLE_LEASE) : "";
+        const struct sk_check_record *r = named ? sk_check_record_find(c, id) : NULL;
+
+        if (lease->ttl_ms < 0)
+            sk_check_find(c, SK_CHECK_LEASE_ENDLESS, id, lease->name, "lease %s never expires", lease->name);
+        else if (named && lease->ttl_ms > c->in->grace.lease_ms &&
+                 (r == NULL ? c->in->records_complete : !r->malformed && !r->has_operation))
+            sk_check_find(c, SK_CHECK_LEASE_IDLE, id, lease->name, "lease %s ends in %lld ms, the sandbox %s",
+                          lease->name, (long long)lease->ttl_ms, r == NULL ? "has no record" : "has no operation");
     }
 }

@@ -47,6 +47,15 @@ SK_MUST_USE int sk_redis_init(struct sk_redis *redis, const struct sk_lease_redi
                               const struct sk_sched *sched, struct sk_error *err);
 void sk_redis_fini(struct sk_redis *redis);
 
+struct sk_lease_redis {
+    struct sk_redis redis;
+    char prefix[128];
+};
+
+int sk_lease_redis_list(void *self, struct sk_call *call, const char *cursor,
+                        void (*fn)(void *arg, const char *name, int64_t ttl_ms), void *arg,
+                        char next[SK_LEASE_CURSOR_SIZE], struct sk_error *err);
+
 struct sk_redis_command {
     int argc;
     const char *argv[8];

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PREFIX_SIZE     128
+#define PREFIX_SIZE     sizeof(((struct sk_lease_redis *)NULL)->prefix)
 #define KEY_SIZE        (PREFIX_SIZE + 8 + SK_LEASE_NAME_SIZE)
 #define ACQUIRE_TRIES   3
 #define RENEW_BATCH_MAX 256 /* leases in one pipeline */
@@ -40,12 +40,7 @@ static struct sk_metric metric_ambiguous = {
     .kind = SK_METRIC_COUNTER,
 };
 
-struct service {
-    struct sk_redis redis;
-    char prefix[PREFIX_SIZE];
-};
-
-static void key_of(const struct service *service, const char *name, char key[KEY_SIZE])
+static void key_of(const struct sk_lease_redis *service, const char *name, char key[KEY_SIZE])
 {
     snprintf(key, KEY_SIZE, "%slock:%s", service->prefix, name);
 }
@@ -58,8 +53,8 @@ static int refused(struct sk_error *err, const redisReply *reply)
 }
 
 /* 1 = the key holds our token, 0 = another's or none, -1 = no answer. */
-static int holds(struct service *service, struct sk_call *call, int64_t deadline_us, const char *key, const char *token,
-                 struct sk_error *err)
+static int holds(struct sk_lease_redis *service, struct sk_call *call, int64_t deadline_us, const char *key,
+                 const char *token, struct sk_error *err)
 {
     struct sk_redis_command command = {2, {"GET", key}};
     redisReply *reply;
@@ -80,7 +75,7 @@ static int holds(struct service *service, struct sk_call *call, int64_t deadline
 static enum sk_lease_result redis_acquire(void *self, struct sk_call *call, const char *name, int64_t ttl_ms,
                                           struct sk_lease *out, struct sk_error *err)
 {
-    struct service *service = self;
+    struct sk_lease_redis *service = self;
     char key[KEY_SIZE], token[SK_UUID_SIZE], ttl[24];
     struct sk_redis_command command = {6, {"SET", key, token, "NX", "PX", ttl}};
     int64_t started_us = sk_mono_us(service->redis.sched);
@@ -148,7 +143,7 @@ static enum sk_lease_result redis_acquire(void *self, struct sk_call *call, cons
     return result;
 }
 
-static int renew_some(struct service *service, struct sk_lease *const *leases, int count, int64_t ttl_ms,
+static int renew_some(struct sk_lease_redis *service, struct sk_lease *const *leases, int count, int64_t ttl_ms,
                       struct sk_error *err)
 {
     char(*keys)[KEY_SIZE] = malloc((size_t)count * sizeof(*keys));
@@ -200,7 +195,7 @@ static int redis_renew(void *self, struct sk_lease *const *leases, int count, in
 
 static void redis_release(void *self, struct sk_lease *lease)
 {
-    struct service *service = self;
+    struct sk_lease_redis *service = self;
     char key[KEY_SIZE];
     struct sk_redis_command command = {5, {"EVAL", release_script, "1", key, lease->token}};
     redisReply *reply;
@@ -222,7 +217,7 @@ static void redis_release(void *self, struct sk_lease *lease)
 
 static int redis_ping(void *self, struct sk_call *call, struct sk_error *err)
 {
-    struct service *service = self;
+    struct sk_lease_redis *service = self;
     struct sk_redis_command command = {1, {"PING"}};
     redisReply *reply;
     int rc = 0;
@@ -242,18 +237,19 @@ static const struct sk_lease_ops redis_ops = {
     .renew = redis_renew,
     .release = redis_release,
     .ping = redis_ping,
+    .list = sk_lease_redis_list,
 };
 
 int sk_lease_redis_new(const struct sk_lease_redis_config *config, const struct sk_sched *sched,
                        struct sk_lease_service *out, struct sk_error *err)
 {
-    struct service *service = calloc(1, sizeof(*service));
+    struct sk_lease_redis *service = calloc(1, sizeof(*service));
 
     if (service == NULL)
         return sk_fail(err, SK_ERR_INTERNAL, "out of memory");
     if (!sk_copy(service->prefix, sizeof(service->prefix),
                  config->key_prefix != NULL ? config->key_prefix : "fastgpt:")) {
-        (void)sk_fail(err, SK_ERR_INVALID_REQUEST, "Redis key prefix is longer than %d bytes", PREFIX_SIZE - 1);
+        (void)sk_fail(err, SK_ERR_INVALID_REQUEST, "Redis key prefix is longer than %d bytes", (int)PREFIX_SIZE - 1);
         goto failed;
     }
     if (sk_redis_init(&service->redis, config, sched, err) != 0)
@@ -270,7 +266,7 @@ failed:
 
 void sk_lease_redis_free(struct sk_lease_service *lease)
 {
-    struct service *service = lease->self;
+    struct sk_lease_redis *service = lease->self;
 
     if (service == NULL)
         return;

@@ -9,7 +9,9 @@
 #include "common/base/id.h"
 #include "common/base/sched.h"
 
-#define SK_LEASE_NAME_SIZE 512
+#define SK_LEASE_NAME_SIZE   512
+#define SK_LEASE_CURSOR_SIZE 24
+#define SK_LEASE_NAMES       "agent-sandbox:" /* what every lease of ours and of FastGPT's begins with (contract §4) */
 
 /* Caller-owned. Renewed by whoever holds a pointer under the caller's own lock; `lost` and `valid_until_us` may be read
  * from other threads. */
@@ -39,6 +41,12 @@ struct sk_lease_ops {
     /* Compare and delete; best effort, idempotent. */
     void (*release)(void *self, struct sk_lease *lease);
     int (*ping)(void *self, struct sk_call *call, struct sk_error *err);
+    /* For the doctor: a part of all leases there are, by logical name, with what is left of their time (-1 = no
+     * expiry). `cursor` is "" or what the last part put into `next`; "" there = that was all. A lease may come twice,
+     * one that came or went meanwhile may be missing, and a part may be empty. */
+    int (*list)(void *self, struct sk_call *call, const char *cursor,
+                void (*fn)(void *arg, const char *name, int64_t ttl_ms), void *arg, char next[SK_LEASE_CURSOR_SIZE],
+                struct sk_error *err);
 };
 
 /* Synchronous and local: held, not lost, not past its expiry on the monotonic clock. */

@@ -233,6 +233,8 @@ int sk_mongo_quota_reserve(void *self, struct sk_call *call, const char *scope, 
 int sk_mongo_quota_release(void *self, const char *scope, const char *sandbox_id, struct sk_error *err);
 int sk_mongo_quota_recount(void *self, struct sk_call *call, const char *scope, int64_t grace_ms, int64_t *changed,
                            struct sk_error *err);
+int sk_mongo_quota_list(void *self, struct sk_call *call, const char *after, int limit,
+                        bool (*fn)(void *arg, const struct sk_quota_holding *holding), void *arg, struct sk_error *err);
 int sk_mongo_source_state(void *self, struct sk_call *call, const struct sk_identity *identity,
                           struct sk_source_state *out, struct sk_error *err);
 int sk_mongo_setup(void *self, struct sk_call *call, struct sk_error *err);

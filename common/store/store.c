@@ -26,6 +26,7 @@ static const struct sk_store_ops mongo_ops = {
     .quota_reserve = sk_mongo_quota_reserve,
     .quota_release = sk_mongo_quota_release,
     .quota_recount = sk_mongo_quota_recount,
+    .quota_list = sk_mongo_quota_list,
     .source_state = sk_mongo_source_state,
     .list = sk_mongo_list,
     .stats = sk_mongo_stats,

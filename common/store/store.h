@@ -99,6 +99,14 @@ typedef bool (*sk_scan_fn)(void *arg, const struct sk_instance *instance, const 
 
 #define SK_QUOTA_GLOBAL "global" /* scope names: "global", "team:<teamId>" */
 
+#define SK_QUOTA_POSITION_SIZE (SK_TEAM_ID_SIZE + 8 + SK_SANDBOX_ID_SIZE)
+struct sk_quota_holding {
+    char scope[SK_TEAM_ID_SIZE + 8];
+    char sandbox_id[SK_SANDBOX_ID_SIZE];
+    char position[SK_QUOTA_POSITION_SIZE];
+    int64_t taken_at; /* 0 = unknown */
+};
+
 struct sk_source_state {
     bool known;                    /* the collection exists and holds the source (or the check is off) */
     bool active;                   /* deleteTime is null */
@@ -177,6 +185,11 @@ struct sk_store_ops {
      * limit. Returns how many were changed in *changed. */
     int (*quota_recount)(void *self, struct sk_call *call, const char *scope, int64_t grace_ms, int64_t *changed,
                          struct sk_error *err);
+
+    /* For the doctor: held slots of all scopes after the one that `after` names ("" = from the first), at most `limit`.
+     * `position` of the last one leads on; no call of fn: that was all. */
+    int (*quota_list)(void *self, struct sk_call *call, const char *after, int limit,
+                      bool (*fn)(void *arg, const struct sk_quota_holding *holding), void *arg, struct sk_error *err);
 
     int (*source_state)(void *self, struct sk_call *call, const struct sk_identity *identity,
                         struct sk_source_state *out, struct sk_error *err);

@@ -190,6 +190,12 @@ unsigned ctl_link_reconnects(const struct ctl_link *link);
 /* Core request to sandbox.rpc.lifecycle.<method>. Takes `request`. On 0 *data is a new reference to `data` of the
  * answer; else the exit status, after showing the error. */
 SK_MUST_USE int ctl_rpc(struct ctl *ctl, const char *method, json_t *request, json_t **data);
+/* The same, but a refusal is only noted ("<unjudged> are not judged: …"): then 0 with *data = NULL. */
+SK_MUST_USE int ctl_rpc_optional(struct ctl *ctl, const char *method, const char *unjudged, json_t *body,
+                                 json_t **data);
+/* One request of the JetStream API on an open link; `body` is borrowed. New reference, or NULL: no answer, or no JSON.
+ */
+json_t *ctl_api(struct ctl *ctl, const char *subject, const json_t *body);
 /* One JetStream API request or acknowledged publish, repeated while the outcome is unknown (`headers` may be NULL).
  * Returns 0 with the parsed answer, or an exit status after telling why. */
 SK_MUST_USE int ctl_publish_stored(struct ctl *ctl, const char *subject, const char *message_id, const char *reply_to,

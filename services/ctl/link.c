@@ -17,6 +17,7 @@
 
 #define CONNECT_TIMEOUT_MS 3000
 #define PUBACK_TIMEOUT_MS  3000
+#define API_TIMEOUT_MS     5000
 #define RECONNECT_WAIT_MS  250
 #define SLICE_MS           100 /* how soon an interrupt is seen */
 
@@ -238,7 +239,18 @@ static natsMsg *request(struct ctl *ctl, natsMsg *message, const char *inbox, in
     return answer;
 }
 
-int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
+/* What a service that refuses means: for a question that may go unanswered a note, else the end. */
+static int refused(struct ctl *ctl, const char *unjudged, const json_t *answer)
+{
+    const char *detail = ctl_text(answer, "error.detail");
+
+    if (unjudged == NULL)
+        return ctl_show_failure(ctl, answer);
+    ctl_note(ctl, "%s are not judged: %s", unjudged, ctl_clean(detail[0] != '\0' ? detail : "the service refused"));
+    return 0;
+}
+
+static int ask(struct ctl *ctl, const char *method, const char *unjudged, json_t *body, json_t **data)
 {
     char *text = json_dumps(body, JSON_COMPACT);
     natsInbox *inbox = NULL;
@@ -259,7 +271,10 @@ int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
         goto out;
     answer = request(ctl, message, inbox, CTL_RPC_TIMEOUT_MS, &status);
     if (answer == NULL) {
-        if (status == CTL_UNREACHABLE)
+        if (status == CTL_UNREACHABLE && unjudged != NULL) {
+            ctl_note(ctl, "%s are not judged: nobody answers on %s", unjudged, subject);
+            status = 0;
+        } else if (status == CTL_UNREACHABLE)
             ctl_complain("no sk-lifecycle answers on %s: is the service running?", subject);
         else if (status == CTL_DEADLINE)
             ctl_complain("no answer on %s within %s", subject, ctl_duration(CTL_RPC_TIMEOUT_MS));
@@ -272,7 +287,7 @@ int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
         ctl_complain("the answer on %s is not JSON", subject);
         status = CTL_FAILED;
     } else if (!json_is_true(json_object_get(parsed, "ok"))) {
-        status = ctl_show_failure(ctl, parsed);
+        status = refused(ctl, unjudged, parsed);
     } else {
         *data = json_incref(json_object_get(parsed, "data"));
         status = 0;
@@ -286,6 +301,39 @@ out:
     natsInbox_Destroy(inbox);
     free(text);
     return status;
+}
+
+int ctl_rpc(struct ctl *ctl, const char *method, json_t *body, json_t **data)
+{
+    return ask(ctl, method, NULL, body, data);
+}
+
+int ctl_rpc_optional(struct ctl *ctl, const char *method, const char *unjudged, json_t *body, json_t **data)
+{
+    *data = NULL;
+    return ask(ctl, method, unjudged, body, data);
+}
+
+json_t *ctl_api(struct ctl *ctl, const char *subject, const json_t *body)
+{
+    natsConnection *connection = ctl->link->connection;
+    char *text = json_dumps(body, JSON_COMPACT);
+    natsSubscription *subscription = NULL;
+    natsInbox *inbox = NULL;
+    natsMsg *answer = NULL;
+    json_t *parsed = NULL;
+
+    if (text != NULL && natsInbox_Create(&inbox) == NATS_OK &&
+        natsConnection_SubscribeSync(&subscription, connection, inbox) == NATS_OK &&
+        natsConnection_PublishRequest(connection, subject, inbox, text, (int)strlen(text)) == NATS_OK)
+        answer = ctl_next(subscription, API_TIMEOUT_MS);
+    if (answer != NULL)
+        parsed = ctl_message_json(answer);
+    natsMsg_Destroy(answer);
+    natsSubscription_Destroy(subscription);
+    natsInbox_Destroy(inbox);
+    free(text);
+    return parsed;
 }
 
 /* Reads a PubAck. 0 stored, -1 look again (the stream is not ready), else an exit status. */

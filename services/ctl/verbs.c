@@ -171,8 +171,9 @@ const struct ctl_verb ctl_verbs[] = {
     {"id", "", "print the sandbox id of an identity (offline)", "Needs no connection.", identity_options, 0, false,
      ctl_id},
     {"doctor", "", "check the invariants on live data",
-     "Reads records through the service and objects through the provider, and prints every contradiction as "
-     "{sandboxId, invariant, detail}. "
+     "Reads records, quota slots and leases through the service, objects through the provider and events from their "
+     "stream, and prints every contradiction as {sandboxId, invariant, detail}. What cannot be had is not judged, and "
+     "a note says so. "
      "Read-only unless --repair is given, which offers safe commands (recover, stop, delete of an object without a "
      "record) and asks before each. "
      "Exit status 1 when there are findings.",

@@ -15,7 +15,6 @@
 #define HEARTBEAT_MS     2000
 #define SILENCE_MS       (3 * HEARTBEAT_MS)
 #define IDLE_CONSUMER_MS 30000 /* the server forgets our consumer after this long without us */
-#define API_TIMEOUT_MS   5000
 #define RETRY_MS         500
 
 struct watch {
@@ -32,29 +31,6 @@ struct watch {
     bool waiting; /* and said so */
     int64_t shown;
 };
-
-/* One request of the JetStream API. New reference, or NULL. */
-static json_t *api(struct watch *watch, const char *subject, const json_t *body)
-{
-    natsConnection *connection = ctl_link_connection(watch->ctl->link);
-    char *text = json_dumps(body, JSON_COMPACT);
-    natsSubscription *subscription = NULL;
-    natsInbox *inbox = NULL;
-    natsMsg *answer = NULL;
-    json_t *parsed = NULL;
-
-    if (text != NULL && natsInbox_Create(&inbox) == NATS_OK &&
-        natsConnection_SubscribeSync(&subscription, connection, inbox) == NATS_OK &&
-        natsConnection_PublishRequest(connection, subject, inbox, text, (int)strlen(text)) == NATS_OK)
-        answer = ctl_next(subscription, API_TIMEOUT_MS);
-    if (answer != NULL)
-        parsed = ctl_message_json(answer);
-    natsMsg_Destroy(answer);
-    natsSubscription_Destroy(subscription);
-    natsInbox_Destroy(inbox);
-    free(text);
-    return parsed;
-}
 
 static json_t *consumer_config(const struct watch *watch)
 {
@@ -95,7 +71,7 @@ static int open_consumer(struct watch *watch)
         natsConnection_SubscribeSync(&watch->subscription, connection, watch->inbox) != NATS_OK)
         return -1;
     body = json_pack("{s:s, s:o}", "stream_name", SK_STREAM_EVENTS, "config", consumer_config(watch));
-    answer = api(watch, "$JS.API.CONSUMER.CREATE." SK_STREAM_EVENTS, body);
+    answer = ctl_api(watch->ctl, "$JS.API.CONSUMER.CREATE." SK_STREAM_EVENTS, body);
     error = json_object_get(answer, "error");
     if (answer == NULL) {
         status = -1;

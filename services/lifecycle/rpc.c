@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Requests about instances (contract/messaging.md §3): get, find, list, exists, status, timeline, stats. Reads only:
- * nothing here starts, stops or touches a sandbox, and looking never counts as activity. */
+ * Requests about instances (contract/messaging.md §3): get, find, list, exists, status, timeline, stats, and held,
+ * which is for the doctor. Reads only: nothing here starts, stops or touches a sandbox, and looking never counts as
+ * activity. */
 #include "services/lifecycle/internal.h"
 
 #include "common/base/json.h"
@@ -13,6 +14,14 @@
 #define LIST_LIMIT_MAX     500
 #define CURSOR_MAX         2048
 #define RPC_MS             10000
+#define HELD_PAGE          500
+#define HELD_STEPS_MAX     50
+
+/* A page of `held`. */
+struct held {
+    json_t *items;
+    char next[SK_QUOTA_POSITION_SIZE];
+};
 
 struct rpc {
     struct lc_replica *replica;
@@ -360,13 +369,79 @@ static json_t *rpc_stats(struct rpc *rpc)
     return data;
 }
 
+/* ---- held: slots and leases, for the doctor ----------------------------------------------------- */
+static bool add_slot(void *arg, const struct sk_quota_holding *holding)
+{
+    struct held *held = arg;
+    json_t *slot =
+        json_pack("{s:o,s:o}", "scope", sk_json_text(holding->scope), "sandboxId", sk_json_text(holding->sandbox_id));
+
+    if (slot == NULL)
+        return false;
+    put_time(slot, "takenAt", holding->taken_at);
+    sk_copy_cut(held->next, sizeof(held->next), holding->position);
+    return json_array_append_new(held->items, slot) == 0;
+}
+
+static void add_lease(void *arg, const char *name, int64_t ttl_ms)
+{
+    struct held *held = arg;
+
+    json_array_append_new(held->items, json_pack("{s:o,s:o}", "name", sk_json_text(name), "ttlMs",
+                                                 ttl_ms < 0 ? json_null() : json_integer(ttl_ms)));
+}
+
+static int held_slots(struct rpc *rpc, const char *cursor, struct held *held)
+{
+    return rpc->store->ops->quota_list(rpc->store->self, &rpc->call, cursor, HELD_PAGE, add_slot, held, &rpc->err);
+}
+
+static int held_leases(struct rpc *rpc, const char *cursor, struct held *held)
+{
+    const struct sk_lease_service *lease = rpc->replica->seams.lease;
+    char at[SK_LEASE_CURSOR_SIZE], next[SK_LEASE_CURSOR_SIZE];
+
+    if (!sk_copy(at, sizeof(at), cursor))
+        return sk_fail(&rpc->err, SK_ERR_INVALID_REQUEST, "cursor is none of ours");
+    /* Others' keys are passed over in small steps: a page ends when it is full or took its share of steps. */
+    for (int step = 0; step < HELD_STEPS_MAX && json_array_size(held->items) < HELD_PAGE; step++) {
+        if (lease->ops->list(lease->self, &rpc->call, at, add_lease, held, next, &rpc->err) != 0)
+            return -1;
+        memcpy(at, next, sizeof(at));
+        if (next[0] == '\0')
+            break;
+    }
+    sk_copy_cut(held->next, sizeof(held->next), at);
+    return 0;
+}
+
+static json_t *rpc_held(struct rpc *rpc)
+{
+    static const char *const kinds[] = {"slots", "leases", NULL};
+    const struct lc_settings *s = &rpc->replica->settings;
+    struct held held = {.items = json_array()};
+    const char *cursor = NULL;
+    json_t *data = NULL;
+    int kind = 0;
+
+    if (held.items != NULL &&
+        sk_json_get_choice(rpc->request, "", "kind", SK_JSON_REQUIRED, kinds, &kind, &rpc->err) >= 0 &&
+        sk_json_get_string(rpc->request, "", "cursor", SK_JSON_NULLABLE, CURSOR_MAX, &cursor, NULL, &rpc->err) >= 0 &&
+        (kind == 0 ? held_slots : held_leases)(rpc, cursor == NULL ? "" : cursor, &held) == 0)
+        data = json_pack("{s:O,s:o,s:{s:I,s:I}}", "items", held.items, "nextCursor",
+                         held.next[0] != '\0' ? sk_json_text(held.next) : json_null(), "limits", "global",
+                         (json_int_t)s->quota_global, "perTeam", (json_int_t)s->quota_per_team);
+    json_decref(held.items);
+    return data;
+}
+
 /* ---- the door ----------------------------------------------------------------------------------- */
 static const struct {
     const char *name;
     json_t *(*fn)(struct rpc *rpc);
 } methods[] = {
     {"get", rpc_get},       {"find", rpc_find},         {"list", rpc_list},   {"exists", rpc_exists},
-    {"status", rpc_status}, {"timeline", rpc_timeline}, {"stats", rpc_stats},
+    {"status", rpc_status}, {"timeline", rpc_timeline}, {"stats", rpc_stats}, {"held", rpc_held},
 };
 
 static json_t *call_method(struct rpc *rpc, const char *method)

@@ -273,6 +273,84 @@ def test_doctor_that_cannot_look_does_not_say_healthy(skctl, records, environmen
     assert done.status == 6 and "0 findings" not in done.out
 
 
+@pytest.fixture
+def held(service):
+    """Slots and leases as the service tells them, three entries a page."""
+    kinds = {"slots": [], "leases": [], "limits": {"global": 0, "perTeam": 0}}
+
+    def answer(request):
+        items, start = kinds[request["kind"]], int(request.get("cursor") or 0)
+        return {"ok": True, "data": {"items": items[start : start + 3], "limits": kinds["limits"],
+                                     "nextCursor": str(start + 3) if start + 3 < len(items) else None}}
+    service.serve("held", answer)
+    return kinds
+
+
+def invariants(done):
+    assert done.status in (0, 1), done.err
+    return sorted((finding["sandboxId"], finding["invariant"]) for finding in done.json["findings"])
+
+
+def test_doctor_judges_slots(skctl, records, held):
+    old = {"takenAt": "2026-11-29T08:00:00.000Z"}
+    records.append(record(teamId="t1", lastOperation={"endedAt": "2026-11-29T08:00:00.000Z"}))
+    held["limits"] = {"global": 5, "perTeam": 5}
+    held["slots"] += [{"scope": "global", "sandboxId": SANDBOX, **old}, {"scope": "team:t1", "sandboxId": SANDBOX, **old}]
+    assert invariants(skctl("doctor", "--json")) == []
+    held["slots"] += [{"scope": "global", "sandboxId": f"app-000000000000000{n}", **old} for n in range(4)]
+    assert invariants(skctl("doctor", "--json")) == [(f"app-000000000000000{n}", "slot-leaked") for n in range(4)]
+    held["slots"][:] = [{"scope": "global", "sandboxId": SANDBOX, **old}]
+    assert invariants(skctl("doctor", "--json")) == [(SANDBOX, "slot-missing")]
+    held["limits"] = {"global": 0, "perTeam": 0}
+    assert invariants(skctl("doctor", "--json")) == []
+
+
+def test_doctor_judges_leases(skctl, records, held):
+    records.append(record())
+    records.append(record(OTHER, "stopping", sourceId="x", operation={"id": "o", "type": "stop", "phase": "claimed", "jobId": "j", "owner": "me",
+                                                                     "heartbeatAt": "2099-01-01T00:00:00.000Z"}))
+    held["leases"] += [{"name": f"agent-sandbox:init:app-{number}", "ttlMs": 1000} for number in range(7)]
+    held["leases"] += [{"name": f"agent-sandbox:lifecycle:{SANDBOX}", "ttlMs": 9000}, {"name": f"agent-sandbox:lifecycle:{OTHER}", "ttlMs": 600000}]
+    mine = ("identity-mismatch",)  # the second record is made up
+    assert [item for item in invariants(skctl("doctor", "--json")) if item[1] not in mine] == []
+    held["leases"][7]["ttlMs"] = 600000
+    held["leases"][8]["ttlMs"] = None
+    found = [item for item in invariants(skctl("doctor", "--json")) if item[1] not in mine]
+    assert found == [(OTHER, "lease-endless"), (SANDBOX, "lease-idle")]
+
+
+def claim(service, sequence, kind, before, after, epoch=1, sandbox=SANDBOX):
+    service.event(f"lifecycle.{kind}", sandbox=sandbox, sandboxId=sandbox, epoch=epoch, sequence=sequence, operation={"id": "o"},
+                  **{"from": before, "to": after, "id": f"{sandbox[-4:]}{epoch:04}{sequence:018}"})
+
+
+def test_doctor_judges_the_event_history(skctl, records, service):
+    records.append(record(sequence=4))
+    claim(service, 1, "claimed", "none", "provisioning")
+    claim(service, 2, "phase", "provisioning", "provisioning")
+    claim(service, 2, "phase", "provisioning", "provisioning")  # published twice: legal
+    for number in range(700):  # of others, more than a batch; theirs begins where the stream does
+        claim(service, number + 7, "phase", "provisioning", "provisioning", sandbox=OTHER)
+    claim(service, 3, "completed", "provisioning", "running")
+    assert invariants(skctl("doctor", "--json")) == []
+    assert "704 events" in skctl("doctor").out
+    claim(service, 5, "claimed", "running", "stopping", epoch=2)
+    found = invariants(skctl("doctor", "--json"))
+    assert (SANDBOX, "event-gap") in found and (SANDBOX, "event-ahead") in found
+
+
+def test_doctor_says_what_it_cannot_judge(skctl, records, service):
+    records.append(record())
+    done = skctl("doctor")
+    assert done.status == 0 and "quota slots are not judged: nobody answers" in done.err and "leases are not judged" in done.err
+    service.serve("held", lambda request: {"ok": False, "error": {"code": "lease_unavailable", "detail": "Redis: gone"}})
+    done = skctl("doctor")
+    assert done.status == 0 and "leases are not judged: Redis: gone" in done.err
+    service.wait(service.js.delete_stream("SANDBOX_EVENTS"))
+    done = skctl("doctor")
+    assert done.status == 0 and "events are not judged" in done.err
+
+
 # ---- interruption -------------------------------------------------------------------------------------------------------
 class Mute:
     """Takes connections and never says a word, as a server behind a broken network does."""

@@ -176,6 +176,76 @@ START_TEST(test_renew_many)
 }
 END_TEST
 
+struct seen {
+    int leases, endless, bad;
+    bool mine;
+};
+
+static void see(void *arg, const char *name, int64_t ttl_ms)
+{
+    struct seen *seen = arg;
+
+    seen->leases++;
+    seen->endless += ttl_ms == -1;
+    seen->bad += strncmp(name, SK_LEASE_NAMES, strlen(SK_LEASE_NAMES)) != 0 || ttl_ms < -1 || ttl_ms > 60000;
+    seen->mine = seen->mine || strcmp(name, NAME) == 0;
+}
+
+/* All leases there are, part by part, and none of the other keys; the prefix is no pattern. */
+START_TEST(test_list)
+{
+    struct sk_lease_redis_config config = {.key_prefix = "we[i]rd*?-:", .connections = 1, .timeout_ms = 500};
+    char cursor[SK_LEASE_CURSOR_SIZE] = "", next[SK_LEASE_CURSOR_SIZE];
+    struct sk_lease_service odd;
+    struct seen seen = {0};
+    struct rig rig;
+    struct sk_lease lease;
+    struct sk_error err;
+    int steps = 0;
+
+    rig_start(&rig, NULL);
+    config.url = rig.server.url;
+    ck_assert_int_eq(sk_lease_redis_new(&config, sched, &odd, &err), 0);
+    ck_assert_int_eq(acquire(&rig.a, NAME, 60000, &lease, &err), SK_LEASE_ACQUIRED);
+    ck_assert_int_eq(acquire(&odd, NAME, 60000, &lease, &err), SK_LEASE_ACQUIRED);
+    raw(&rig, "SET fastgpt:lock:agent-sandbox:lifecycle:endless x");
+    raw(&rig, "SET fastgpt:lock:other:lifecycle:endless x");
+    raw(&rig, "SET fastgpt:agent-sandbox:no-lock x");
+    raw(&rig, "SET weird:lock:agent-sandbox:x x");
+    for (int i = 0; i < 1000; i++) {
+        char command[128];
+
+        snprintf(command, sizeof(command), "SET %s%d x PX 50000", i % 2 ? "fastgpt:lock:agent-sandbox:init:" : "k", i);
+        raw(&rig, command);
+    }
+    do {
+        ck_assert_msg(rig.a.ops->list(rig.a.self, NULL, cursor, see, &seen, next, &err) == 0, "%s", err.message);
+        memcpy(cursor, next, sizeof(cursor));
+        steps++;
+    } while (cursor[0] != '\0');
+    ck_assert_int_gt(steps, 5);
+    ck_assert_int_ge(seen.leases, 502);
+    ck_assert_int_eq(seen.endless, 1);
+    ck_assert_int_eq(seen.bad, 0);
+    ck_assert(seen.mine);
+
+    memset(&seen, 0, sizeof(seen));
+    do {
+        ck_assert_msg(odd.ops->list(odd.self, NULL, cursor, see, &seen, next, &err) == 0, "%s", err.message);
+        memcpy(cursor, next, sizeof(cursor));
+    } while (cursor[0] != '\0');
+    ck_assert_int_eq(seen.leases, 1);
+    ck_assert(seen.mine);
+    ck_assert_int_eq(rig.a.ops->list(rig.a.self, NULL, "x", see, &seen, next, &err), -1);
+    ck_assert_int_eq(err.code, SK_ERR_INVALID_REQUEST);
+    sk_lease_redis_free(&odd);
+    sk_test_server_kill(&rig.server);
+    ck_assert_int_eq(rig.a.ops->list(rig.a.self, NULL, "", see, &seen, next, &err), -1);
+    ck_assert_int_eq(err.code, SK_ERR_LEASE_UNAVAILABLE);
+    rig_end(&rig);
+}
+END_TEST
+
 START_TEST(test_expires_by_the_clock)
 {
     struct rig rig;
@@ -574,7 +644,7 @@ START_TEST(test_more_threads_than_connections)
 }
 END_TEST
 
-SK_CHECK_MAIN("lease", test_one_holder, test_bad_arguments, test_renew_many, test_expires_by_the_clock,
+SK_CHECK_MAIN("lease", test_one_holder, test_bad_arguments, test_renew_many, test_list, test_expires_by_the_clock,
               test_wiped_server, test_killed_and_restarted_server, test_frozen_server_ends_at_the_timeout,
               test_a_call_can_be_called_back, test_auth_and_database, test_a_lost_answer_is_read_back,
               test_answers_of_a_liar, test_more_threads_than_connections)

@@ -244,6 +244,64 @@ START_TEST(test_same_holders)
 END_TEST
 
 /* Records of consecutive milliseconds, walked in windows of a few: none falls between two windows. */
+struct holdings {
+    int count, bad;
+    char last[SK_QUOTA_POSITION_SIZE];
+};
+
+static bool count_holding(void *arg, const struct sk_quota_holding *holding)
+{
+    struct holdings *holdings = arg;
+
+    holdings->count++;
+    holdings->bad += strcmp(holding->position, holdings->last) <= 0 || holding->taken_at <= 0 ||
+                     (strcmp(holding->scope, "global") != 0 && strcmp(holding->scope, "team:a/b") != 0) ||
+                     strncmp(holding->sandbox_id, "app-", 4) != 0;
+    memcpy(holdings->last, holding->position, sizeof(holdings->last));
+    return true;
+}
+
+/* Held slots of every scope, page by page; free ones and documents of others are none. */
+START_TEST(test_holdings)
+{
+    struct holdings holdings = {0};
+    struct sk_error err = {0};
+    int pages = 0, before;
+    bool granted;
+    struct mf f;
+
+    mf_open(&f, 0, "", 2);
+    ck_assert_msg(OPS->setup(SELF, NULL, &err) == 0, "%s", err.message);
+    ck_assert_int_eq(OPS->quota_list(SELF, NULL, "", 10, count_holding, &holdings, &err), 0);
+    ck_assert_int_eq(holdings.count, 0);
+    for (int i = 0; i < 25; i++) {
+        char id[SK_SANDBOX_ID_SIZE];
+
+        snprintf(id, sizeof(id), "app-%016x", i);
+        ck_assert_int_eq(OPS->quota_reserve(SELF, NULL, i % 2 ? "global" : "team:a/b", 100, id, &granted, &err), 0);
+        ck_assert(granted);
+    }
+    ck_assert_int_eq(OPS->quota_release(SELF, "global", "app-0000000000000001", &err), 0);
+    {
+        mongoc_collection_t *quota = mf_collection(&f, "sandkeep_quota");
+        bson_t *doc = BCON_NEW("_id", "odd", "held", "global/app-0", "scope", BCON_INT32(7));
+
+        ck_assert(mongoc_collection_insert_one(quota, doc, NULL, NULL, NULL));
+        bson_destroy(doc);
+        mongoc_collection_destroy(quota);
+    }
+    do {
+        before = holdings.count;
+        ck_assert_int_eq(OPS->quota_list(SELF, NULL, holdings.last, 10, count_holding, &holdings, &err), 0);
+        pages++;
+    } while (holdings.count > before);
+    ck_assert_int_eq(holdings.count, 24);
+    ck_assert_int_eq(holdings.bad, 0);
+    ck_assert_int_eq(pages, 4);
+    mf_close(&f);
+}
+END_TEST
+
 START_TEST(test_narrow_windows)
 {
     static struct sk_instance records[60];
@@ -518,7 +576,7 @@ int main(void)
 {
     const TTest *const tests[] = {test_early_pages, test_wrong_hints, test_cut_while_idle, test_closed_while_idle,
                                   test_many_slots,  test_lost_slot,   test_same_holders,   test_narrow_windows,
-                                  test_uri,         test_tls,         test_login};
+                                  test_uri,         test_tls,         test_login,          test_holdings};
 
-    return mf_main("store_mongo_inside", tests, 11, 280);
+    return mf_main("store_mongo_inside", tests, 12, 280);
 }
