@@ -215,8 +215,8 @@ static void advance(struct connection *c, const char *data, size_t len)
         len = 0;
     }
     for (;;) {
-        const char *p = own ? c->pending.data + c->pending.offset : data;
         size_t n = own ? c->pending.len : len;
+        const char *p = n == 0 ? NULL : own ? c->pending.data + c->pending.offset : data;
         size_t used = 0;
         bool again = false;
         struct sk_stream *x = c->x;
@@ -272,9 +272,9 @@ static void advance(struct connection *c, const char *data, size_t len)
             used = step_head(c, p, n);
             again = true;
         }
-        if (own)
+        if (own) {
             sk_pending_take(&c->pending, used);
-        else {
+        } else if (used > 0) {
             data += used;
             len -= used;
         }
