@@ -15,11 +15,17 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#define OWN_FOLDERS 3
+
+/* Where the user can write besides the volumes. Everything else that is mounted is the machine's: a library of its /usr
+ * that an upgrade replaced is removed and mapped, too, and nobody's fault. */
+static const char *const own_folders[OWN_FOLDERS] = {"/tmp", LB_HOME, "/workspace"};
+
 struct walk {
     struct lb_unlinked *u;
-    unsigned long long mounts[LB_VOLUMES_MAX]; /* ids; 0 = unknown */
-    uint64_t *seen;                            /* hashed: device and inode, open addressing; 0 = free */
-    size_t seen_count, seen_room;              /* room is a power of two */
+    unsigned long long mounts[LB_VOLUMES_MAX + OWN_FOLDERS]; /* ids, volumes first; 0 = unknown */
+    uint64_t *seen;                                          /* hashed: device and inode, open addressing; 0 = free */
+    size_t seen_count, seen_room;                            /* room is a power of two */
     int looked;
 };
 
@@ -70,15 +76,46 @@ static bool counts(const struct lb_unlinked *u, dev_t device)
     return false;
 }
 
-static void add(struct walk *w, unsigned long long mount, int64_t bytes)
+static const char *mount_point(const struct walk *w, int i)
 {
-    for (int i = 0; mount != 0 && i < w->u->volume_count; i++) {
-        if (w->mounts[i] == mount) {
-            w->u->bytes[i] += bytes;
-            return;
+    return i < w->u->volume_count ? w->u->volumes[i].mount : own_folders[i - w->u->volume_count];
+}
+
+static void add(struct walk *w, int i, int64_t bytes)
+{
+    if (i < w->u->volume_count)
+        w->u->bytes[i] += bytes;
+    else
+        w->u->other += bytes;
+}
+
+/* The user's mount with this id; one of his own folders when the kernel does not tell ids (before 5.8); -1 = not his.
+ */
+static int mount_of(const struct walk *w, const struct statx *x)
+{
+    if ((x->stx_mask & STATX_MNT_ID) == 0)
+        return w->u->volume_count;
+    for (int i = 0; i < w->u->volume_count + OWN_FOLDERS; i++) {
+        if (w->mounts[i] == x->stx_mnt_id)
+            return i;
+    }
+    return -1;
+}
+
+/* The user's mount that a path of the sandbox lies in: the longest that fits. */
+static int mount_above(const struct walk *w, const char *path)
+{
+    int best = -1;
+    size_t longest = 0;
+    for (int i = 0; i < w->u->volume_count + OWN_FOLDERS; i++) {
+        const char *point = mount_point(w, i);
+        size_t n = strlen(point);
+        if (n > longest && strncmp(path, point, n) == 0 && path[n] == '/') {
+            best = i;
+            longest = n;
         }
     }
-    w->u->other += bytes;
+    return best;
 }
 
 /* Looks through a magic link at what it stands for. False = it cannot be looked at. */
@@ -89,8 +126,9 @@ static bool look(struct walk *w, int dir, const char *name)
         0)
         return errno != EPERM && errno != EACCES;
     dev_t device = makedev(x.stx_dev_major, x.stx_dev_minor);
-    if (S_ISREG(x.stx_mode) && x.stx_nlink == 0 && counts(w->u, device) && first_time(w, device, x.stx_ino))
-        add(w, (x.stx_mask & STATX_MNT_ID) != 0 ? x.stx_mnt_id : 0, (int64_t)x.stx_blocks * 512);
+    int mount = S_ISREG(x.stx_mode) && x.stx_nlink == 0 && counts(w->u, device) ? mount_of(w, &x) : -1;
+    if (mount >= 0 && first_time(w, device, x.stx_ino))
+        add(w, mount, (int64_t)x.stx_blocks * 512);
     return true;
 }
 
@@ -131,9 +169,13 @@ static void look_at_mappings(struct walk *w, pid_t pid)
             sscanf(line, "%llx-%llx %*s %*x %x:%x %llu", &from, &to, &major_id, &minor_id, &inode) != 5 || inode == 0)
             continue;
         snprintf(path, sizeof(path), "/proc/%d/map_files/%llx-%llx", (int)pid, from, to);
+        const char *name = strchr(line, '/');
+        if (look(w, AT_FDCWD, path) || name == NULL)
+            continue;
         dev_t device = makedev(major_id, minor_id);
-        if (!look(w, AT_FDCWD, path) && counts(w->u, device) && first_time(w, device, inode))
-            add(w, 0, (int64_t)(to - from));
+        int mount = counts(w->u, device) ? mount_above(w, name) : -1;
+        if (mount >= 0 && first_time(w, device, inode))
+            add(w, mount, (int64_t)(to - from));
     }
     free(line);
     if (file != NULL)
@@ -169,8 +211,8 @@ static void find_mounts(struct walk *w, pid_t init)
         char *point = line + at;
         point[strcspn(point, " ")] = '\0';
         unescape(point);
-        for (int i = 0; i < w->u->volume_count; i++) {
-            if (strcmp(w->u->volumes[i].mount, point) == 0)
+        for (int i = 0; i < w->u->volume_count + OWN_FOLDERS; i++) {
+            if (strcmp(mount_point(w, i), point) == 0)
                 w->mounts[i] = id;
         }
     }

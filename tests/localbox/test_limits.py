@@ -2,11 +2,12 @@
 """Limits that hold against whoever is inside: processes (fork bombs) and disk (files without a name included)."""
 import os
 import pathlib
+import shutil
 import time
 
 import pytest
 
-from conftest import BIN, members
+from conftest import BIN, alive, members
 
 RESERVE = 32  # SK_INIT_PROCESS_RESERVE
 
@@ -92,7 +93,7 @@ def test_full_process_table_is_answered_as_a_limit(make_daemon):
     assert daemon.request("POST", f"/v1/sandboxes/{made.id}/resume").status == 202
     assert made.delete().status == 204
     assert time.monotonic() - begun < 10
-    assert not os.path.exists(f"/proc/{init}")
+    assert not alive(init)
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -102,7 +103,7 @@ def test_delete_under_a_fork_bomb(daemon, bomb):
     made.events(BOMBS[bomb], background=True)
     wait_for(lambda: len(members(init)) > 200)
     assert made.delete().status == 204
-    assert not os.path.exists(f"/proc/{init}") and not members(init)
+    wait_for(lambda: not alive(init) and not members(init))
 
 
 def test_groups_go_with_the_sandboxes(make_daemon):
@@ -165,6 +166,38 @@ def test_files_without_a_name_count(make_daemon, how):
     assert time.monotonic() - begun < 30
     wait_for(lambda: made.upload("/workspace/more", b"x").status == 200)  # and what it held is given back
     assert made.state == "Running"
+
+
+def test_removed_files_of_the_system_do_not_count(make_daemon, tmp_path):
+    """An upgrade of the machine replaces what sandboxes have open and mapped: nobody is charged, nobody is killed for it."""
+    image = tmp_path / "images/upgraded"
+    for name in ("bin", "sbin", "lib", "lib64"):
+        if os.path.islink("/" + name):
+            (image / name).parent.mkdir(parents=True, exist_ok=True)
+            (image / name).symlink_to(os.readlink("/" + name))
+    (image / "usr/bin").mkdir(parents=True)
+    shutil.copytree("/usr/lib/x86_64-linux-gnu", image / "usr/lib/x86_64-linux-gnu", symlinks=True,
+                    ignore=lambda folder, names: [n for n in names if not n.startswith(("libc.", "libc-", "ld-", "libtinfo"))])
+    (image / "usr/lib64").mkdir()
+    (image / "usr/lib64/ld-linux-x86-64.so.2").symlink_to("../lib/x86_64-linux-gnu/ld-linux-x86-64.so.2")
+    for name in ("bash", "sleep", "tail", "cat", "head", "rm"):
+        shutil.copy(os.path.realpath(f"/usr/bin/{name}"), image / "usr/bin" / name)
+    (image / "usr/share").mkdir()
+    (image / "usr/share/large").write_bytes(bytes(60 << 20))
+    os.chmod(tmp_path, 0o755)
+    daemon = make_daemon(scan_ms=100, scratch_mb=20, images_dir=str(tmp_path / "images"))
+    made = daemon.create(image={"uri": "upgraded"}, entrypoint=["/usr/bin/sleep", "1000"])
+    holder = made.events("exec 5</usr/share/large >/dev/null 2>&1; exec sleep 1000", background=True)[0]["text"]
+    writer = made.events("exec 5>/workspace/log; exec sleep 1000", background=True)[0]["text"]
+    time.sleep(0.5)
+    (image / "usr/share/large").unlink()
+    (image / "usr/bin/sleep").unlink()
+    time.sleep(1)  # several scans
+    running = lambda command: made.execd("GET", f"/command/status/{command}").json["running"]  # noqa: E731
+    assert running(holder) and running(writer) and "writers are stopped" not in daemon.log()
+    made.run("head -c 40000000 /dev/zero > /workspace/big")
+    wait_for(lambda: not running(writer))
+    assert running(holder) and made.state == "Running"
 
 
 def test_files_without_a_name_count_where_they_lie(make_daemon):

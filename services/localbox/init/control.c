@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 4096
@@ -166,29 +167,80 @@ static void on_ttl(uv_timer_t *timer)
 
 /* ---- the storage limit ---- */
 
-#define DISK_FOLDERS 4
+#define DISKS_MAX 32 /* own folders and volumes: at most 19 */
 
-/* The file systems that the user's disk is counted on; memory files and /dev/shm are not. */
+/* The mounts that the user can write to and that are counted: not /dev/shm, not the machine's read-only system (of
+ * which an upgrade may have removed what is still mapped). */
+struct disk {
+    unsigned long long id;
+    dev_t device;
+    char point[1024];
+};
+
 struct disks {
-    dev_t devices[DISK_FOLDERS];
+    struct disk list[DISKS_MAX];
     int count;
 };
 
-static void find_disks(struct disks *d)
+/* Mount points are written with \\ooo for white space. */
+static void unescape(char *text)
 {
-    const char *const folders[DISK_FOLDERS] = {"/tmp", "/home/sandbox", "/workspace", sk_init_state.cwd};
-    struct stat st;
-    d->count = 0;
-    for (int i = 0; i < DISK_FOLDERS; i++) {
-        if (stat(folders[i], &st) == 0)
-            d->devices[d->count++] = st.st_dev;
+    char *out = text;
+    for (const char *p = text; *p != '\0'; p++) {
+        if (p[0] == '\\' && p[1] >= '0' && p[1] <= '3' && p[2] >= '0' && p[2] <= '7' && p[3] >= '0' && p[3] <= '7') {
+            *out++ = (char)((p[1] - '0') * 64 + (p[2] - '0') * 8 + (p[3] - '0'));
+            p += 3;
+        } else {
+            *out++ = *p;
+        }
     }
+    *out = '\0';
 }
 
-static bool on_disk(const struct disks *d, dev_t device)
+static void find_disks(struct disks *d)
+{
+    char *line = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/self/mountinfo", "re");
+    d->count = 0;
+    while (file != NULL && d->count < DISKS_MAX && getline(&line, &size, file) > 0) {
+        struct disk *disk = &d->list[d->count];
+        struct stat st;
+        char options[4];
+        int at = 0;
+        if (sscanf(line, "%llu %*d %*s %*s %n%*s %3[^, ]", &disk->id, &at, options) != 2 || at == 0 ||
+            strcmp(options, "rw") != 0)
+            continue;
+        char *point = line + at;
+        point[strcspn(point, " ")] = '\0';
+        unescape(point);
+        if (strncmp(point, "/dev", 4) == 0 || strncmp(point, "/proc", 5) == 0 || strlen(point) >= sizeof(disk->point) ||
+            stat(point, &st) != 0)
+            continue;
+        snprintf(disk->point, sizeof(disk->point), "%s", point);
+        disk->device = st.st_dev;
+        d->count++;
+    }
+    free(line);
+    if (file != NULL)
+        fclose(file);
+}
+
+static bool on_disk(const struct disks *d, const struct statx *x)
 {
     for (int i = 0; i < d->count; i++) {
-        if (d->devices[i] == device)
+        if ((x->stx_mask & STATX_MNT_ID) != 0 ? d->list[i].id == x->stx_mnt_id
+                                              : d->list[i].device == makedev(x->stx_dev_major, x->stx_dev_minor))
+            return true;
+    }
+    return false;
+}
+
+static bool path_on_disk(const struct disks *d, const char *path)
+{
+    for (int i = 0; i < d->count; i++) {
+        size_t n = strlen(d->list[i].point);
+        if (strncmp(path, d->list[i].point, n) == 0 && path[n] == '/')
             return true;
     }
     return false;
@@ -208,9 +260,8 @@ static bool open_for_writing(const char *pid, const char *fd_name)
 }
 
 /* A file of the user's disk that is mapped to be written, or that was removed and lives by its mapping. */
-static bool maps_files(const char *pid)
+static bool maps_files(const struct disks *disks, const char *pid)
 {
-    static const char *const memory[] = {"/memfd:", "/dev/shm/", "/dev/zero", "/SYSV", "/anon_hugepage", "/dev/null"};
     static const char deleted[] = " (deleted)\n";
     char path[320], *line = NULL;
     size_t size = 0;
@@ -221,11 +272,8 @@ static bool maps_files(const char *pid)
     while (!found && file != NULL && (n = getline(&line, &size, file)) > 0) {
         const char *rights = strchr(line, ' '), *name = strchr(line, '/');
         bool removed = n >= (ssize_t)sizeof(deleted) && strcmp(line + n - (sizeof(deleted) - 1), deleted) == 0;
-        if (rights == NULL || name == NULL || !(removed || (rights[2] == 'w' && rights[4] == 's')))
-            continue;
-        found = true;
-        for (size_t i = 0; i < sizeof(memory) / sizeof(memory[0]); i++)
-            found = found && strncmp(name, memory[i], strlen(memory[i])) != 0;
+        found = rights != NULL && name != NULL && (removed || (rights[2] == 'w' && rights[4] == 's')) &&
+                path_on_disk(disks, name);
     }
     free(line);
     if (file != NULL)
@@ -245,14 +293,15 @@ static bool holds_disk(const struct disks *disks, const char *pid)
     bool found = false;
     struct dirent *entry;
     while (!found && (entry = readdir(dir)) != NULL) {
-        struct stat st;
-        if (entry->d_name[0] == '.' || fstatat(dirfd(dir), entry->d_name, &st, 0) != 0 || !S_ISREG(st.st_mode) ||
-            !on_disk(disks, st.st_dev))
+        struct statx x;
+        if (entry->d_name[0] == '.' ||
+            statx(dirfd(dir), entry->d_name, AT_STATX_DONT_SYNC, STATX_TYPE | STATX_NLINK | STATX_MNT_ID, &x) != 0 ||
+            !S_ISREG(x.stx_mode) || !on_disk(disks, &x))
             continue;
-        found = st.st_nlink == 0 || open_for_writing(pid, entry->d_name);
+        found = x.stx_nlink == 0 || open_for_writing(pid, entry->d_name);
     }
     closedir(dir);
-    return found || maps_files(pid);
+    return found || maps_files(disks, pid);
 }
 
 /* The storage limit is passed: who makes it worse ends. Reading, deleting and new commands go on. The entrypoint, whose
@@ -263,7 +312,7 @@ static void stop_writers(void)
     if (dir == NULL)
         return;
     struct dirent *entry;
-    struct disks disks;
+    static struct disks disks; /* too large for a stack, and there is one thread here */
     find_disks(&disks);
     while ((entry = readdir(dir)) != NULL) {
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);

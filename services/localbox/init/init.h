@@ -38,6 +38,7 @@
 #define SK_INIT_INTERRUPT_MS    3000        /* TERM to KILL */
 #define SK_INIT_PING_MS         3000
 #define SK_INIT_CONNECT_MS      5000
+#define SK_INIT_DATA_RESERVE    (64 << 20) /* memory of init itself, beyond what commands may have each */
 #define SK_INIT_PROCESS_RESERVE 32 /* processes beyond the sandbox's limit that only init may start: see spawn.c */
 
 struct sk_init {

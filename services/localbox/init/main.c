@@ -166,6 +166,8 @@ int main(void)
     limit_processes(config_int("processes"));
     limit(RLIMIT_NOFILE, config_int("files"));
     s->child_data = (rlim_t)(config_int("data_bytes") > 0 ? config_int("data_bytes") : 0);
+    if (s->child_data > 0)
+        limit(RLIMIT_DATA, (int64_t)s->child_data + SK_INIT_DATA_RESERVE);
     limit(RLIMIT_FSIZE, config_int("file_bytes"));
     struct rlimit no_core = {0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
