@@ -61,6 +61,7 @@ void lc_beats_remove(struct lc_run *run)
 
     pthread_mutex_lock(&r->beats_lock);
     if (run->beat.job != NULL) {
+        r->stuck_count -= run->beat.stuck; /* it came back after all */
         sk_list_remove(&run->beat.link);
         run->beat.job = NULL;
         run->beat.lease = NULL;
@@ -181,6 +182,7 @@ static void collect(struct lc_replica *r, struct round *round, int64_t now_us, b
                 struct sk_heartbeat *stuck = &round->stuck[round->stuck_count++];
 
                 beat->stuck = true;
+                r->stuck_count++;
                 memcpy(stuck->sandbox_id, beat->sandbox_id, sizeof(stuck->sandbox_id));
                 memcpy(stuck->operation_id, beat->phase, sizeof(beat->phase));
             }

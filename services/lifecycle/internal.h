@@ -35,7 +35,8 @@
 #define LC_FINISH_SHARE       16              /* of one sandbox among them */
 #define LC_HINTS_MAX          4096            /* events waiting for the relay in memory; more are found by its scan */
 #define LC_OBSERVED_MAX       16384           /* transitional records watched for a silent owner */
-#define LC_SCAN_LIMIT         4096            /* records looked at by one sweep */
+#define LC_SCAN_LIMIT         4096            /* records found by one sweep */
+#define LC_IDLE_LOOK_MAX      65536           /* looked at by an idle sweep: pinned records must not hide the others */
 
 /* ---- answers --------------------------------------------------------------------------------------------------------
  */
@@ -277,7 +278,7 @@ struct lc_replica {
 
     pthread_mutex_t beats_lock;
     struct sk_list beats;
-    int beat_count;
+    int beat_count, stuck_count;
     uint64_t beat_serial;
     struct sk_gate *beat_gate;
 

@@ -92,6 +92,7 @@ struct lc_gauges {
     int64_t parked_sandboxes; /* sandboxes whose commands wait for something */
     int64_t jobs;             /* waiting for a worker or running */
     int64_t operations;       /* claimed and running here */
+    int64_t stuck_workers;    /* of them: did not come back from a cancelled call in time; /livez fails meanwhile */
     int64_t finishing;        /* results on their way to the store and the requester */
     int64_t relay_pending;    /* events not yet published and pulled */
     bool store_down, lease_down;
@@ -110,7 +111,7 @@ enum lc_ending {
 /* Called (any thread) when the dispatcher's thread should look at its inbox: uv_async_send in production. */
 struct lc_hooks {
     void (*wake_dispatcher)(void *arg);
-    void (*stuck_worker)(void *arg, const char *sandbox_id, const char *phase); /* a worker did not come back: /livez */
+    void (*stuck_worker)(void *arg, const char *sandbox_id, const char *phase); /* did not come back; NULL = none */
     void (*counted)(void *arg, enum lc_counter counter, int64_t delta);         /* NULL = none */
     void (*ended)(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us); /* NULL = none */
     /* A worker returns: frees what the providers left in call->transport. NULL = nothing is left there. */

@@ -66,7 +66,6 @@ static struct service {
     int main_count, worker_count;
     bool has_keeper, has_drainer;
     atomic_int transit; /* deliveries between the bus and the dispatcher */
-    atomic_int stuck;
     atomic_bool stopping;
     bool serving;
     struct sk_gate *gate; /* wakes the keeper */
@@ -166,22 +165,17 @@ static void wake_dispatcher(void *arg)
     uv_async_send(&s.bell);
 }
 
-static void stuck_worker(void *arg, const char *sandbox_id, const char *phase)
-{
-    (void)arg;
-    (void)sandbox_id;
-    (void)phase;
-    atomic_fetch_add(&s.stuck, 1);
-}
-
+/* Only while it is so: a worker that comes back after all ends what it did, and works on. */
 static bool no_worker_stuck(void *arg, char *why, size_t size)
 {
-    int stuck = atomic_load(&s.stuck);
+    struct lc_gauges gauges = {.stuck_workers = 0};
 
     (void)arg;
-    if (stuck > 0)
-        snprintf(why, size, "%d did not come back from a cancelled call", stuck);
-    return stuck == 0;
+    if (s.replica != NULL)
+        lc_replica_gauges(s.replica, &gauges);
+    if (gauges.stuck_workers > 0)
+        snprintf(why, size, "%lld did not come back from a cancelled call", (long long)gauges.stuck_workers);
+    return gauges.stuck_workers == 0;
 }
 
 static void worker_end(void *arg, struct sk_call *call)
@@ -607,7 +601,6 @@ static int make_replica(struct sk_error *err)
                                    .providers = &s.provider,
                                    .provider_count = 1};
     const struct lc_hooks hooks = {.wake_dispatcher = wake_dispatcher,
-                                   .stuck_worker = stuck_worker,
                                    .counted = lc_metrics_counted,
                                    .ended = lc_metrics_ended,
                                    .worker_end = worker_end};

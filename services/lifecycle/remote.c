@@ -10,7 +10,8 @@
 #define POLL_FIRST_MS 10
 #define POLL_MAX_MS   1000
 #define POLL_CLEAN_MS 100
-#define POLL_MORE_MS  100 /* between the rounds of a removal of more objects than are listed in one go */
+#define WAKE_STAY_MS  1000 /* a worker's patience with a running sandbox that does not answer yet */
+#define POLL_MORE_MS  100  /* between the rounds of a removal of more objects than are listed in one go */
 
 static int no_provider(struct lc_run *run)
 {
@@ -204,10 +205,15 @@ int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
 }
 
 /* ---- readiness ---------------------------------------------------------------------------------- */
+/* `guarded`: as a step of a claimed operation, which has the time of its phase. Who only waits for what runs already
+ * gives its worker back soon: the command is parked and looks again until its own deadline. */
 static int wait_ready(struct lc_run *run, struct sk_remote *remote, bool guarded)
 {
     const struct sk_provider *p = run->provider;
-    int64_t end_us = sk_mono_us(run->replica->sched) + run->replica->settings.ready_timeout_ms * 1000;
+    int64_t wait_ms = guarded || run->replica->settings.ready_timeout_ms < WAKE_STAY_MS
+                          ? run->replica->settings.ready_timeout_ms
+                          : WAKE_STAY_MS;
+    int64_t end_us = sk_mono_us(run->replica->sched) + wait_ms * 1000;
 
     for (int round = 0;; round++) {
         bool found = true, ready = false;

@@ -270,6 +270,7 @@ void lc_replica_gauges(struct lc_replica *r, struct lc_gauges *out)
     out->lease_down = atomic_load(&r->lease_down);
     pthread_mutex_lock(&r->beats_lock);
     out->operations = r->beat_count;
+    out->stuck_workers = r->stuck_count;
     pthread_mutex_unlock(&r->beats_lock);
 }
 

@@ -147,14 +147,15 @@ static bool look_at_idle(void *arg, const struct sk_instance *record, const stru
     if (!record->malformed && record->status == SK_STATUS_RUNNING && !sk_instance_pinned(record, s->now_ms) &&
         lc_provider(s->replica, record->provider) != NULL)
         add(s, record->sandbox_id);
-    return true;
+    return s->count < LC_SCAN_LIMIT;
 }
 
 static void sweep_idle(struct sweep *s)
 {
     int64_t idle_ms = s->replica->settings.idle_stop_ms;
 
-    if (idle_ms > 0 && scan(s, SK_SCAN_IDLE, sk_wall_ms(s->replica->sched) - idle_ms, LC_SCAN_LIMIT, look_at_idle) == 0)
+    if (idle_ms > 0 &&
+        scan(s, SK_SCAN_IDLE, sk_wall_ms(s->replica->sched) - idle_ms, LC_IDLE_LOOK_MAX, look_at_idle) == 0)
         post_all(s, LC_JOB_IDLE_STOP);
 }
 
