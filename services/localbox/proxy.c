@@ -13,7 +13,7 @@
 
 #define EXECD_PORT  44772
 #define EGRESS_PORT 18080
-#define HEADERS_MAX 160
+#define HEADERS_MAX 256    /* upstream_limits.header_count: none is left out */
 #define RESPONSE_MS 600000 /* until the response's headers, as execd's own proxy */
 
 struct proxy {

@@ -17,6 +17,7 @@ from conftest import KEY, resident_kb, resident_limit_kb
 # echoing WebSocket, anything else as a file server with ranges would.
 SERVER = r'''
 import hashlib, base64, json, socket, sys, threading, time
+threading.stack_size(512 << 10)  # where memory is held by rlimits, a thread's stack counts whole
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class H(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -54,6 +55,8 @@ class H(BaseHTTPRequestHandler):
             for i in range(5):
                 self.wfile.write(b"5\r\npart%d\r\n" % i); self.wfile.flush(); time.sleep(0.2)
             self.wfile.write(b"0\r\n\r\n")
+        elif self.path.startswith("/headers"):
+            self.reply(200, b"", **{"X-%d" % i: "v" for i in range(200)})
         elif self.path.startswith("/cut"):
             self.send_response(200); self.send_header("Content-Length", "100"); self.end_headers()
             self.wfile.write(b"short"); self.wfile.flush(); self.close_connection = True
@@ -195,6 +198,13 @@ def test_egress_endpoint(served):
     policy = served.daemon.request("GET", served.path(18080, "/policy"))
     assert policy.status == 200 and policy.json["policy"]["defaultAction"] == "deny"
     assert served.daemon.request("PATCH", served.path(18080, "/policy"), []).status == 501
+
+
+def test_many_headers_arrive(served):
+    with socket.create_connection(("127.0.0.1", served.daemon.port), timeout=10) as raw:
+        raw.sendall(f"GET {served.path(3000, '/headers')} HTTP/1.1\r\nHost: a\r\nOPEN-SANDBOX-API-KEY: {KEY}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: raw.recv(65536), b"")).decode()
+    assert answer.startswith("HTTP/1.1 200 ") and {f"X-{i}: v" for i in range(200)} <= set(answer.split("\r\n"))
 
 
 def test_two_hundred_streams_at_once(served):

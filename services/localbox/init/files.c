@@ -321,10 +321,10 @@ static int write_whole(const char *path, const char *text, size_t len, const str
     char *real = realpath(path, NULL), *aside = NULL;
     char id[33];
     sk_init_hex_id(id);
-    int error = real == NULL ? errno : 0;
+    int error = real != NULL ? 0 : errno != 0 ? errno : EIO;
     if (real != NULL && asprintf(&aside, "%.*s/.sk-replace-%s", (int)(strrchr(real, '/') - real), real, id) < 0)
         error = ENOMEM;
-    int fd = error == 0 ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    int fd = error == 0 && aside != NULL ? open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (error == 0 && fd < 0)
         error = errno;
     for (size_t done = 0; error == 0 && done < len;) {
