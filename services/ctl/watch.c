@@ -171,8 +171,9 @@ static void print_event(const char *type, const json_t *event)
     if (ctl_text(data, "operation.phase")[0] != '\0')
         printf("  phase %s", ctl_clean(ctl_text(data, "operation.phase")));
     if (ctl_integer(data, "epoch", 0) > 0)
-        printf("  epoch %lld #%lld", (long long)ctl_integer(data, "epoch", 0),
-               (long long)ctl_integer(data, "sequence", 0));
+        printf("  epoch %lld", (long long)ctl_integer(data, "epoch", 0));
+    if (ctl_integer(data, "sequence", 0) > 0) /* only lifecycle events are counted */
+        printf(" #%lld", (long long)ctl_integer(data, "sequence", 0));
     if (took >= 0)
         printf("  %s", ctl_duration(took));
     if (ctl_text(data, "reason")[0] != '\0')
