@@ -6,6 +6,7 @@
 #include "common/store/instance_bson.h"
 #include "common/store/mongo.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define GET_MANY_MAX  1024
@@ -69,14 +70,25 @@ struct scan_arg {
     sk_scan_fn fn;
     void *arg;
     struct sk_instance instance;
+    struct sk_event *events; /* made when the first record has some */
+    bool no_memory;
 };
 
 static bool decode_and_hand_out(void *arg, const bson_t *doc)
 {
     struct scan_arg *scan = arg;
+    int events = 0;
 
     sk_instance_decode(doc, &scan->instance);
-    return scan->fn(scan->arg, &scan->instance, NULL, 0);
+    if (scan->instance.outbox_count > 0) {
+        if (scan->events == NULL)
+            scan->events = calloc(SK_OUTBOX_MAX, sizeof(*scan->events));
+        scan->no_memory = scan->events == NULL;
+        if (scan->no_memory)
+            return false;
+        events = sk_outbox_decode(doc, &scan->instance, scan->events, SK_OUTBOX_MAX);
+    }
+    return scan->fn(scan->arg, &scan->instance, scan->events, events);
 }
 
 static void append_texts(bson_t *doc, const char *key, const char *texts, size_t stride, int count)
@@ -120,6 +132,9 @@ int sk_mongo_get_many(void *self, struct sk_call *call, const char (*sandbox_ids
         result = sk_mongo_find(&op, SK_MONGO_INSTANCES, &filter, NULL, decode_and_hand_out, &scan, err);
         sk_mongo_end(&op);
     }
+    if (scan.no_memory)
+        result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
+    free(scan.events);
     bson_destroy(&filter);
     return result;
 }

@@ -12,9 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The shortest history with a stop before the present run: two events of each. */
-#define EVENTS_WITH_A_STOP 4
-
 /* Of a life that ended before this record was made? Epochs rise over all lives; a record that FastGPT made has none. */
 static bool of_former_life(const struct lc_run *run, const struct sk_timeline_entry *entry)
 {
@@ -46,6 +43,16 @@ static bool is_work_of(const struct lc_run *run, const struct lc_command *comman
     return stopped || (deleted && command->verb != LC_VERB_STOP);
 }
 
+static int answer_held(struct lc_run *run, struct lc_held *held, const struct lc_answer *answer)
+{
+    held->stored = lc_answer_text(answer, &held->command);
+    held->recalled = true;
+    if (held->stored == NULL)
+        return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
+    lc_count(run->replica, LC_COUNT_COMMANDS_RECALLED, 1);
+    return 0;
+}
+
 static int answer_those_done(struct lc_run *run, const struct sk_timeline_entry *entries, int count)
 {
     SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
@@ -53,40 +60,69 @@ static int answer_those_done(struct lc_run *run, const struct sk_timeline_entry 
 
         /* Newest first: who abandoned an operation may have removed its record, too. */
         for (int i = 0; i < count && !lc_held_answered(held); i++) {
-            if (!is_work_of(run, &held->command, &entries[i], &answer))
-                continue;
-            held->stored = lc_answer_text(&answer, &held->command);
-            held->recalled = true;
-            if (held->stored == NULL)
-                return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
-            lc_count(run->replica, LC_COUNT_COMMANDS_RECALLED, 1);
+            if (is_work_of(run, &held->command, &entries[i], &answer) && answer_held(run, held, &answer) != 0)
+                return -1;
         }
     }
     return 0;
 }
 
-/* Events of this life of the record may still be on their way to the timeline; those of former lives were in it before
- * their record went. */
-static bool may_be_incomplete(const struct lc_run *run)
-{
-    const struct sk_instance *record = &run->record;
+/* ---- events of this life of the record that are not in the timeline yet ------------------------------- */
+struct pending {
+    struct lc_run *run;
+    bool same; /* the record is still as it was read */
+    int rc;
+};
 
-    if (run->command->verb == LC_VERB_DELETE || record->outbox_count == 0)
-        return false;
-    /* The common case, a stop soon after the first start, need not wait. */
-    return record->has_operation || record->last_operation.type != SK_OP_PROVISION ||
-           record->sequence >= EVENTS_WITH_A_STOP;
+/* As timeline entries they tell the same. */
+static bool look_at_events(void *arg, const struct sk_instance *record, const struct sk_event *events, int count)
+{
+    struct pending *pending = arg;
+    const struct sk_instance *read = &pending->run->record;
+
+    pending->same = record->epoch == read->epoch && record->sequence == read->sequence;
+    for (int i = 0; i < count && pending->rc == 0; i++) {
+        struct sk_timeline_entry entry = {.type = events[i].operation_type, .epoch = events[i].epoch};
+
+        if (events[i].type != SK_EVENT_COMPLETED)
+            continue;
+        memcpy(entry.command_id, events[i].command_id, sizeof(entry.command_id));
+        memcpy(entry.operation_id, events[i].operation_id, sizeof(entry.operation_id));
+        strcpy(entry.result, "completed");
+        pending->rc = answer_those_done(pending->run, &entry, 1);
+    }
+    return true;
+}
+
+/* Events leave the record only when they are in the timeline: who looks here first and there afterwards sees them all.
+ */
+static int recall_pending(struct lc_run *run)
+{
+    const struct sk_store *store = run->replica->seams.store;
+    struct pending pending = {.run = run};
+    char ids[1][SK_SANDBOX_ID_SIZE];
+
+    memcpy(ids[0], run->record.sandbox_id, sizeof(ids[0]));
+    if (store->ops->get_many(store->self, lc_commit_call(run), (const char(*)[SK_SANDBOX_ID_SIZE])ids, 1,
+                             look_at_events, &pending, &run->err) != 0 ||
+        pending.rc != 0)
+        return -1;
+    return pending.same ? 0 : sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
 }
 
 int lc_recall(struct lc_run *run)
 {
     const struct sk_store *store = run->replica->seams.store;
-    struct sk_timeline_entry *entries;
+    const enum lc_verb verb = run->command->verb;
     int count = SK_TIMELINE_KEEP, rc;
+    struct sk_timeline_entry *entries;
 
     if (LC_MUTATE(FORGET_RECALL))
         return 0;
-    if (may_be_incomplete(run)) {
+    /* Former lives were in the timeline before their record went; an abandoned operation is rare, and waits for it. */
+    if (verb == LC_VERB_STOP && run->record.outbox_count > 0 && recall_pending(run) != 0)
+        return -1;
+    if (verb == LC_VERB_RECOVER && run->record.outbox_count > 0) {
         if (lc_relay_flush(run) != 0)
             return -1;
         return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record is looked at again");

@@ -60,6 +60,19 @@ struct snapshot {
     int count;
 };
 
+static struct snapshot snapshot(const struct sim_doc *doc, bool with_events)
+{
+    struct snapshot out = {.i = doc->i, .count = with_events ? doc->outbox_count : 0};
+
+    if (out.count > 0) {
+        out.events = malloc((size_t)out.count * sizeof(*out.events));
+        if (out.events == NULL)
+            abort();
+        memcpy(out.events, doc->outbox, (size_t)out.count * sizeof(*out.events));
+    }
+    return out;
+}
+
 static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_scan_kind kind, int64_t before_ms)
 {
     int count = 0;
@@ -74,15 +87,7 @@ static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_sca
             out[at] = out[at - 1];
             at--;
         }
-        out[at].i = doc->i;
-        out[at].count = kind == SK_SCAN_OUTBOX ? doc->outbox_count : 0;
-        out[at].events = NULL;
-        if (out[at].count > 0) {
-            out[at].events = malloc((size_t)doc->outbox_count * sizeof(*doc->outbox));
-            if (out[at].events == NULL)
-                abort();
-            memcpy(out[at].events, doc->outbox, (size_t)doc->outbox_count * sizeof(*doc->outbox));
-        }
+        out[at] = snapshot(doc, kind == SK_SCAN_OUTBOX);
         count++;
     }
     return count;
@@ -123,7 +128,7 @@ int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SA
 {
     struct sim_io io = IO(self, call, SIM_STORE_GET_MANY, NULL, false);
     struct sim_inc *inc = self;
-    struct sk_instance *found = NULL;
+    struct snapshot *found = NULL;
     int n = 0, status = -1;
 
     if (sim_send(&io, err) == SIM_REFUSED)
@@ -135,21 +140,23 @@ int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SA
         for (int i = 0; i < count && inc->w->store->docs[d] != NULL; i++)
             wanted = wanted || strcmp(inc->w->store->docs[d]->i.sandbox_id, ids[i]) == 0;
         if (wanted)
-            found[n++] = inc->w->store->docs[d]->i;
+            found[n++] = snapshot(inc->w->store->docs[d], true);
     }
     if (sim_reply(&io, err) != 0)
         goto out;
     for (int i = 0; i < count; i++)
         sim_monitor_read(inc->w, inc, ids[i], NULL, 0);
     for (int i = 0; i < n; i++)
-        sim_monitor_read(inc->w, inc, found[i].sandbox_id, &found[i], 0);
+        sim_monitor_read(inc->w, inc, found[i].i.sandbox_id, &found[i].i, 0);
     for (int i = 0; i < n; i++) {
-        if (!fn(arg, &found[i], NULL, 0))
+        if (!fn(arg, &found[i].i, found[i].events, found[i].count))
             break;
     }
     status = 0;
 out:
     sim_done(&io, status == 0 ? n : -1, status == 0 ? "%d asked, %d found" : "failed", count, n);
+    for (int i = 0; i < n; i++)
+        free(found[i].events);
     free(found);
     return status;
 }

@@ -357,7 +357,7 @@ static bool check_outbox(struct sk_store_conformance *c)
 }
 
 struct seen_records {
-    int count;
+    int count, events;
     char ids[8][SK_SANDBOX_ID_SIZE];
     int stop_after;
 };
@@ -366,8 +366,8 @@ static bool note_record(void *arg, const struct sk_instance *instance, const str
 {
     struct seen_records *seen = arg;
 
-    (void)events;
-    (void)count;
+    for (int i = 0; i < count; i++)
+        seen->events += strcmp(events[i].sandbox_id, instance->sandbox_id) == 0;
     if (seen->count < 8)
         memcpy(seen->ids[seen->count], instance->sandbox_id, SK_SANDBOX_ID_SIZE);
     seen->count++;
@@ -389,6 +389,7 @@ static bool check_get_many(struct sk_store_conformance *c)
     CHECK(OPS->get_many(SELF, NULL, (const char(*)[SK_SANDBOX_ID_SIZE])ids, 3, note_record, &seen, &err) == 0 &&
               seen.count == 2,
           "%d records instead of 2: %s", seen.count, err.message);
+    CHECK(seen.events == 2, "%d pending events instead of one each", seen.events);
     seen = (struct seen_records){.stop_after = 1};
     CHECK(OPS->get_many(SELF, NULL, (const char(*)[SK_SANDBOX_ID_SIZE])ids, 3, note_record, &seen, &err) == 0 &&
               seen.count == 1,
