@@ -26,6 +26,16 @@ static bool usable[CONTROLLERS];
 static bool v2;
 static char base[CONTROLLERS][256]; /* v2: all the same */
 
+/* v2 has one group for all controllers: it belongs to the first that can be used. */
+static bool first_of_group(int controller)
+{
+    for (int i = 0; v2 && i < controller; i++) {
+        if (usable[i])
+            return false;
+    }
+    return usable[controller];
+}
+
 static int put(const char *dir, const char *file, const char *text)
 {
     char path[896];
@@ -62,7 +72,12 @@ static void prepare_v2(void)
         char text[32];
         snprintf(base[i], sizeof(base[i]), "/sys/fs/cgroup/sandkeep-%08x", folder_hash());
         snprintf(text, sizeof(text), "+%s", names[i]);
-        usable[i] = put(base[0], "cgroup.subtree_control", text) == 0;
+        char probe[384]; /* a kernel may have the controller without the limit */
+        snprintf(probe, sizeof(probe), "%s/%s", base[i],
+                 i == MEMORY ? "memory.max"
+                 : i == PIDS ? "pids.max"
+                             : "cpu.max");
+        usable[i] = put(base[0], "cgroup.subtree_control", text) == 0 && access(probe, W_OK) == 0;
         v2 = v2 || usable[i];
     }
 }
@@ -195,7 +210,7 @@ int lb_cgroup_members(const char *id, pid_t **pids, size_t *count)
 void lb_cgroup_forget(void)
 {
     for (int i = 0; i < CONTROLLERS; i++) {
-        if (usable[i] && !(v2 && i > 0))
+        if (first_of_group(i))
             rmdir(base[i]);
     }
 }
@@ -222,7 +237,7 @@ void lb_cgroup_remove(const char *id)
 {
     for (int i = 0; i < CONTROLLERS; i++) {
         char dir[832];
-        if (!usable[i] || (v2 && i > 0))
+        if (!first_of_group(i))
             continue;
         snprintf(dir, sizeof(dir), "%s/%.36s", base[i], id);
         for (int tries = 0; tries < 200 && rmdir(dir) != 0 && errno != ENOENT; tries++) {
