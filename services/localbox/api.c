@@ -135,10 +135,10 @@ static void saved(void *arg, int error)
     struct sk_stream *x = wait_end(w);
     if (x == NULL)
         return;
-    if (error != 0) {
-        lb_reply_error(x, 500, "GENERAL::UNKNOWN_ERROR", "the change could not be stored: %s", strerror(error));
-    } else if (box == NULL) {
+    if (box == NULL || (error != 0 && box->state == LB_STOPPING)) { /* deleted meanwhile */
         reply_missing(x, id);
+    } else if (error != 0) {
+        lb_reply_error(x, 500, "GENERAL::UNKNOWN_ERROR", "the change could not be stored: %s", strerror(error));
     } else if (kind == WAIT_EMPTY) {
         reply_text(x, 202, NULL);
     } else if (kind == WAIT_METADATA) {
@@ -372,10 +372,11 @@ static void renew_body(struct sk_stream *x, void *arg, char *body, size_t len)
         reply_missing(x, box->id);
     else {
         struct wait *w = wait_new(x, box, WAIT_RENEW);
-        box->expires_ms = when;
-        lb_box_arm_ttl(box);
-        if (w != NULL)
+        if (w != NULL) {
+            box->expires_ms = when;
+            lb_box_arm_ttl(box);
             lb_box_save(box, saved, w);
+        }
     }
     json_decref(json);
 }
@@ -446,6 +447,8 @@ static void metadata_body(struct sk_stream *x, void *arg, char *body, size_t len
                         : json;
     if (json == NULL) {
         lb_reply_error(x, 400, "GENERAL::INVALID_JSON", "the body is not valid JSON");
+    } else if (box->state == LB_STOPPING) {
+        reply_missing(x, box->id);
     } else if (!lb_metadata_valid(patch, true, &why)) {
         lb_reply_error(x, 400, "INVALID_METADATA_LABEL", "%s", why);
     } else {

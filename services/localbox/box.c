@@ -11,11 +11,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The jobs that end a sandbox. They are made with it: memory that runs out must not keep one alive. */
+struct lb_ending {
+    uv_work_t work;
+    struct lb_box *box;
+    char id[LB_ID_SIZE];
+    pid_t pid;
+    unsigned long long start_time;
+    char claims[LB_VOLUMES_MAX][LB_CLAIM_SIZE];
+    int claim_count;
+    int error;
+    char *report;
+};
+
 struct lb_box *lb_box_new(void)
 {
     struct lb_box *box = calloc(1, sizeof(*box));
     if (box == NULL)
         return NULL;
+    box->destroying = calloc(1, sizeof(*box->destroying));
+    box->ended = calloc(1, sizeof(*box->ended));
+    if (box->destroying == NULL || box->ended == NULL) {
+        free(box->destroying);
+        free(box->ended);
+        free(box);
+        return NULL;
+    }
     char hex[33];
     lb_hex(hex, 16);
     snprintf(box->id, sizeof(box->id), "%.8s-%.4s-4%.3s-a%.3s-%.12s", hex, hex + 8, hex + 13, hex + 17, hex + 20);
@@ -53,6 +74,8 @@ static void on_handle_closed(uv_handle_t *handle)
     json_decref(box->entrypoint);
     json_decref(box->platform);
     json_decref(box->extensions);
+    free(box->destroying);
+    free(box->ended);
     free(box);
 }
 
@@ -179,21 +202,9 @@ uid_t lb_uid_free(void)
 
 /* ---- the end ---- */
 
-struct ending {
-    uv_work_t work;
-    struct lb_box *box;
-    char id[LB_ID_SIZE];
-    pid_t pid;
-    unsigned long long start_time;
-    char claims[LB_VOLUMES_MAX][LB_CLAIM_SIZE];
-    int claim_count;
-    int error;
-    char *report;
-};
-
 static void destroy_work(uv_work_t *work)
 {
-    struct ending *e = work->data;
+    struct lb_ending *e = work->data;
     char folder[96];
     snprintf(folder, sizeof(folder), "sandboxes/%s", e->id);
     e->error = lb_process_kill(e->pid, e->start_time, LB_KILL_MS);
@@ -231,7 +242,7 @@ void lb_trash_start(void)
 static void destroy_after(uv_work_t *work, int status)
 {
     lb.jobs--;
-    struct ending *e = work->data;
+    struct lb_ending *e = work->data;
     struct lb_box *box = e->box;
     (void)status;
     for (int i = 0; i < box->delete_waiter_count; i++) {
@@ -253,12 +264,11 @@ static void destroy_after(uv_work_t *work, int status)
         lb_box_remove(box);
         lb_trash_start();
     }
-    free(e);
 }
 
 static void destroy_saved(void *arg, int error)
 {
-    struct ending *e = arg;
+    struct lb_ending *e = arg;
     (void)error;
     e->work.data = e;
     lb_queue(&e->work, destroy_work, destroy_after);
@@ -268,9 +278,8 @@ void lb_box_destroy(struct lb_box *box)
 {
     if (box->state == LB_STOPPING)
         return;
-    struct ending *e = calloc(1, sizeof(*e));
-    if (e == NULL)
-        return;
+    struct lb_ending *e = box->destroying; /* free: only a sandbox that is being deleted uses it */
+    memset(e, 0, sizeof(*e));
     lb_box_set_state(box, LB_STOPPING, "DELETING", "the sandbox is being deleted");
     uv_timer_stop(&box->ttl_timer);
     lb_link_close(box);
@@ -291,7 +300,7 @@ void lb_box_destroy(struct lb_box *box)
 
 static void ended_work(uv_work_t *work)
 {
-    struct ending *e = work->data;
+    struct lb_ending *e = work->data;
     char path[128];
     snprintf(path, sizeof(path), "sandboxes/%s/exit.json", e->id);
     /* The connection can end a moment before the process does. */
@@ -323,11 +332,14 @@ static void reattached(struct lb_box *box, bool ok, void *arg)
 static void ended_after(uv_work_t *work, int status)
 {
     lb.jobs--;
-    struct ending *e = work->data;
+    struct lb_ending *e = work->data;
     struct lb_box *box = e->box;
     (void)status;
     box->saving = false;
+    box->ended_later = false;
     json_t *report = e->report != NULL ? json_loads(e->report, 0, NULL) : NULL;
+    free(e->report);
+    e->report = NULL;
     const char *reason = json_string_value(json_object_get(report, "reason"));
     int code = (int)json_integer_value(json_object_get(report, "code"));
     if (box->state == LB_STOPPING) {
@@ -352,25 +364,18 @@ static void ended_after(uv_work_t *work, int status)
     if (box->save_next != NULL || box->state == LB_TERMINATED || box->state == LB_FAILED)
         lb_box_save(box, NULL, NULL);
     json_decref(report);
-    free(e->report);
-    free(e);
-}
-
-static void ended_again(void *arg, int error)
-{
-    (void)error;
-    lb_box_ended(arg);
 }
 
 void lb_box_ended(struct lb_box *box)
 {
-    struct ending *e = box->state == LB_STOPPING || box->saving ? NULL : calloc(1, sizeof(*e));
-    if (e == NULL) {
-        if (box->saving && box->state != LB_STOPPING) { /* look again when the save is done */
-            lb_box_save(box, ended_again, box);
-        }
+    if (box->state == LB_STOPPING)
+        return;
+    if (box->saving) { /* looked at again when the save is done */
+        box->ended_later = true;
         return;
     }
+    struct lb_ending *e = box->ended; /* free: `saving` holds from here until its job is done */
+    memset(e, 0, sizeof(*e));
     box->saving = true; /* holds back saves and destruction until the job is done */
     e->box = box;
     e->work.data = e;

@@ -81,7 +81,9 @@ struct lb_box {
     bool gone; /* removed from the table, waits for its handles */
     /* record.c: saves are serialised per box */
     bool saving;
+    bool ended_later; /* its init was lost meanwhile */
     struct lb_save_waiter *save_now, *save_next;
+    struct lb_ending *destroying, *ended; /* box.c */
     struct sk_stream *delete_waiters[LB_DELETE_WAITERS];
     int delete_waiter_count;
     struct lb_box *next;

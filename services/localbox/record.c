@@ -75,6 +75,17 @@ struct save {
     int error;
 };
 
+static void tell(struct lb_save_waiter *w, int error)
+{
+    while (w != NULL) {
+        struct lb_save_waiter *next = w->next;
+        if (w->done != NULL)
+            w->done(w->arg, error);
+        free(w);
+        w = next;
+    }
+}
+
 static void save_work(uv_work_t *work)
 {
     struct save *s = work->data;
@@ -96,12 +107,10 @@ static void save_after(uv_work_t *work, int status)
     box->saving = false;
     free(s->text);
     free(s);
-    while (w != NULL) {
-        struct lb_save_waiter *next = w->next;
-        if (w->done != NULL)
-            w->done(w->arg, error);
-        free(w);
-        w = next;
+    tell(w, error);
+    if (box->ended_later && !box->saving && !box->gone) {
+        box->ended_later = false;
+        lb_box_ended(box);
     }
     if (box->save_next != NULL && !box->saving && !box->gone)
         start_save(box);
@@ -110,10 +119,14 @@ static void save_after(uv_work_t *work, int status)
 static void start_save(struct lb_box *box)
 {
     struct save *s = calloc(1, sizeof(*s));
-    if (s == NULL)
-        return;
-    box->save_now = box->save_next;
+    struct lb_save_waiter *w = box->save_next;
     box->save_next = NULL;
+    if (s == NULL) {
+        SK_LOG_ERROR("record not written", SK_F("providerId", box->id), SK_F("reason", strerror(ENOMEM)));
+        tell(w, ENOMEM); /* whoever waits must not wait for ever */
+        return;
+    }
+    box->save_now = w;
     box->saving = true;
     s->box = box;
     s->work.data = s;

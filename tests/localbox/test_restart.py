@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -328,3 +329,21 @@ def test_sandbox_without_its_daemon_ends(make_daemon):
     daemon.start()
     box.wait_state("Terminated")
     assert "orphan" in box.info().json["status"]["message"]
+
+
+def test_init_dies_while_records_are_written(daemon):
+    """The end is noticed although a save is under way at that moment, and a delete beside them gets its answer."""
+    for _ in range(5):
+        made = daemon.create()
+        pid = daemon.record(made.id)["initPid"]
+        patch = lambda n: daemon.request("PATCH", f"/v1/sandboxes/{made.id}/metadata", {"n": str(n)}).status  # noqa: E731, B023
+        with ThreadPoolExecutor(6) as pool:
+            patches = [pool.submit(patch, n) for n in range(60)]
+            os.kill(pid, signal.SIGKILL)
+            assert {one.result() for one in patches} <= {200}
+        made.wait_state("Terminated")
+        with ThreadPoolExecutor(4) as pool:
+            patches = [pool.submit(patch, n) for n in range(10)]
+            assert made.delete().status == 204
+            assert {one.result() for one in patches} <= {200, 404}
+        assert made.info().status == 404
