@@ -93,7 +93,7 @@ enum sk_scan_kind {
     SK_SCAN_QUOTA,        /* every record that counts for quota: only sandbox_id, team_id, status are filled */
 };
 /* Called for each record found; return false to stop. The pointer is valid during the call only. `events` are the
- * pending outbox events (SK_SCAN_OUTBOX), in order of sequence. */
+ * pending outbox events (SK_SCAN_OUTBOX, get_many), in order of sequence. */
 typedef bool (*sk_scan_fn)(void *arg, const struct sk_instance *instance, const struct sk_event *events,
                            int event_count);
 
