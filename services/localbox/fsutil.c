@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define TREE_DEPTH_MAX 200 /* deeper folders are lifted to the trash's root first */
@@ -307,6 +308,26 @@ bool lb_process_matches(pid_t pid, unsigned long long start_time)
     return pid > 1 && lb_process_start(pid, &now) && now == start_time;
 }
 
+int64_t lb_mono_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Pool threads take signals: a SIGCHLD of another sandbox ends poll early, and must be taken neither for a time limit
+ * nor for an end. */
+bool lb_wait_readable(int fd, int64_t until_ms)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    for (;;) {
+        int64_t left = until_ms - lb_mono_ms();
+        int n = poll(&p, 1, left > 0 ? (int)left : 0);
+        if (n >= 0 || errno != EINTR)
+            return n > 0;
+    }
+}
+
 int lb_process_kill(pid_t pid, unsigned long long start_time, int wait_ms)
 {
     if (pid <= 1)
@@ -319,8 +340,7 @@ int lb_process_kill(pid_t pid, unsigned long long start_time, int wait_ms)
     if (lb_process_matches(pid, start_time)) {
         if (syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0) != 0 && errno != ESRCH)
             error = errno;
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (error == 0 && poll(&p, 1, wait_ms) == 0)
+        if (error == 0 && !lb_wait_readable(fd, lb_mono_ms() + wait_ms))
             error = ETIMEDOUT;
     }
     close(fd);

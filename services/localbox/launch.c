@@ -10,7 +10,6 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/openat2.h>
-#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,7 +23,6 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOUNTS_MAX (LB_VOLUMES_MAX + 8)
@@ -508,23 +506,14 @@ static void child_run(struct plan *p)
 
 /* ---- the parent ---- */
 
-static int64_t mono_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 /* Reads until end of file or the time limit; returns the length. */
 static size_t read_for(int fd, char *out, size_t size, int64_t until, bool stop_at_brace)
 {
     size_t n = 0;
-    while (n + 1 < size) {
-        struct pollfd poller = {.fd = fd, .events = POLLIN};
-        int64_t left = until - mono_ms();
-        if (left <= 0 || poll(&poller, 1, (int)left) <= 0)
-            break;
+    while (n + 1 < size && lb_wait_readable(fd, until)) {
         ssize_t got = read(fd, out + n, size - 1 - n);
+        if (got < 0 && errno == EINTR)
+            continue;
         if (got <= 0)
             break;
         n += (size_t)got;
@@ -535,11 +524,20 @@ static size_t read_for(int fd, char *out, size_t size, int64_t until, bool stop_
     return n;
 }
 
+/* An entrypoint may be over before we look: its report is there then, and the sandbox was made all the same. Its start
+ * time stays 0, which no process has, so it is found to have ended. */
+static bool ended_by_itself(struct plan *p)
+{
+    char first;
+    p->box->start_time = 0;
+    return pread(p->report, &first, 1, 0) == 1;
+}
+
 static int start(struct plan *p)
 {
     struct lb_launch *l = p->launch;
     char text[1024];
-    int64_t until = mono_ms() + LB_LAUNCH_MS;
+    int64_t until = lb_mono_ms() + LB_LAUNCH_MS;
     pid_t pid = fork();
     if (pid == 0)
         child_run(p);
@@ -561,7 +559,7 @@ static int start(struct plan *p)
     json_t *info = json_loads(text, 0, NULL);
     l->box->pid = (pid_t)json_integer_value(json_object_get(info, "child-pid"));
     json_decref(info);
-    if (l->box->pid <= 1 || !lb_process_start(l->box->pid, &l->box->start_time)) {
+    if (l->box->pid <= 1 || (!lb_process_start(l->box->pid, &l->box->start_time) && !ended_by_itself(p))) {
         ssize_t n = pread(p->console, text, 400, 0);
         text[n > 0 ? n : 0] = '\0';
         kill(pid, SIGKILL);

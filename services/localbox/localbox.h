@@ -255,7 +255,9 @@ bool lb_process_matches(pid_t pid, unsigned long long start_time);
 bool lb_process_start(pid_t pid, unsigned long long *start_time);
 void lb_kill_marked(const char *id); /* bwrap processes that were started for this sandbox */
 int lb_process_kill(pid_t pid, unsigned long long start_time, int wait_ms); /* 0 = gone */
-void lb_hex(char *out, size_t bytes);                                       /* 2 * bytes + 1 characters */
+int64_t lb_mono_ms(void);
+bool lb_wait_readable(int fd, int64_t until_ms); /* end of file included; false = not until then */
+void lb_hex(char *out, size_t bytes);            /* 2 * bytes + 1 characters */
 
 /* ---- metrics.c ---- */
 void lb_metrics_register(void);

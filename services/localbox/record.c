@@ -10,7 +10,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,9 +247,8 @@ static bool holders_gone(const char *id)
     if (!gone) {
         static const char order[] = "{\"op\":\"shutdown\"}\n";
         char answer[64];
-        struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (send(fd, order, sizeof(order) - 1, MSG_NOSIGNAL) > 0 && poll(&p, 1, 50) > 0)
-            while (poll(&p, 1, 500) > 0 && read(fd, answer, sizeof(answer)) > 0)
+        if (send(fd, order, sizeof(order) - 1, MSG_NOSIGNAL) > 0 && lb_wait_readable(fd, lb_mono_ms() + 50))
+            while (lb_wait_readable(fd, lb_mono_ms() + 500) && read(fd, answer, sizeof(answer)) > 0)
                 continue;
     }
     if (fd >= 0)

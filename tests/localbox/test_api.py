@@ -221,6 +221,17 @@ def test_entrypoint_end(daemon, entrypoint, state, reason):
     assert made.delete().status == 204
 
 
+def test_entrypoints_that_end_at_once(make_daemon):
+    """However early it ends, the sandbox was made and is there with its end: never an error of the creation."""
+    daemon = make_daemon()
+    with ThreadPoolExecutor(12) as pool:
+        made = list(pool.map(lambda _: daemon.create(entrypoint=["true"]), range(60)))
+    for one in made:
+        one.wait_state("Terminated")
+        assert one.info().json["status"]["reason"] == "CONTAINER_EXITED"
+        assert one.delete().status == 204
+
+
 def test_missing_entrypoint_is_left_out(daemon):
     made = daemon.create(entrypoint=["/home/sandbox/entrypoint.sh"])
     assert made.state == "Running"
