@@ -436,6 +436,9 @@ enum lc_outcome lc_run_foreign(struct lc_run *run); /* archiving, restoring, leg
 enum lc_outcome lc_undo_provision(struct lc_run *run, const struct sk_error *cause);
 
 /* ---- remote.c ----------------------------------------------------------------------------------- */
+/* The highest epoch that an object of this life of the record can have. A record that FastGPT made and no operation of
+ * ours ever changed has objects without an epoch only, even after its own was raised above those of a former life. */
+int64_t lc_life_epoch(const struct sk_instance *record);
 enum lc_sight { LC_SIGHT_RUNNING, LC_SIGHT_NOT_READY, LC_SIGHT_MISSING };
 SK_MUST_USE int lc_remote_look(struct lc_run *run, enum lc_sight *sight);
 SK_MUST_USE int

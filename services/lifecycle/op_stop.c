@@ -123,7 +123,7 @@ enum lc_outcome lc_op_settle(struct lc_run *run)
         int64_t epoch = run->remotes[i].epoch;
 
         highest = epoch > highest ? epoch : highest;
-        if (run->record.status == SK_STATUS_RUNNING && epoch <= run->record.epoch && epoch > keep)
+        if (run->record.status == SK_STATUS_RUNNING && epoch <= lc_life_epoch(&run->record) && epoch > keep)
             keep = epoch;
     }
     if (run->record.status == SK_STATUS_RUNNING && keep < 0)

@@ -185,6 +185,11 @@ static bool usable(const struct sk_remote *remote)
 }
 
 /* ---- a running record --------------------------------------------------------------------------- */
+int64_t lc_life_epoch(const struct sk_instance *record)
+{
+    return record->sequence == 0 ? 0 : record->epoch;
+}
+
 int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
 {
     if (run->provider == NULL)
@@ -194,7 +199,7 @@ int lc_remote_look(struct lc_run *run, enum lc_sight *sight)
     *sight = LC_SIGHT_MISSING;
     for (int i = 0; i < run->remote_count; i++) {
         /* Of a former life of the record: not this sandbox, and not its volume. */
-        if (run->remotes[i].epoch > run->record.epoch)
+        if (run->remotes[i].epoch > lc_life_epoch(&run->record))
             continue;
         if (run->remotes[i].state == SK_REMOTE_RUNNING)
             *sight = LC_SIGHT_RUNNING;
@@ -250,7 +255,7 @@ int lc_remote_wake(struct lc_run *run)
     struct sk_remote remote;
 
     for (int i = 0; i < run->remote_count; i++) {
-        if (usable(&run->remotes[i]) && run->remotes[i].epoch <= run->record.epoch &&
+        if (usable(&run->remotes[i]) && run->remotes[i].epoch <= lc_life_epoch(&run->record) &&
             (best == NULL || run->remotes[i].epoch > best->epoch))
             best = &run->remotes[i];
     }

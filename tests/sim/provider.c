@@ -111,6 +111,25 @@ struct sim_object *sim_provider_add(struct sim_world *w, const char *sandbox_id,
     return object;
 }
 
+bool sim_provider_in_use(struct sim_world *w, const struct sim_object *object)
+{
+    const struct sim_doc *doc = sim_store_doc(w, object->remote.sandbox_id);
+    int64_t highest = doc == NULL || doc->i.sequence == 0 ? 0 : doc->i.epoch;
+
+    if (doc == NULL || doc->i.malformed || doc->i.status != SK_STATUS_RUNNING || object->gone ||
+        object->remote.state == SK_REMOTE_STOPPING || object->remote.epoch > highest)
+        return false;
+    for (size_t i = 0; i < w->provider->object_count; i++) {
+        const struct sim_object *other = w->provider->objects[i];
+
+        if (other != object && !other->gone && other->remote.state != SK_REMOTE_STOPPING &&
+            strcmp(other->remote.sandbox_id, object->remote.sandbox_id) == 0 &&
+            other->remote.epoch >= object->remote.epoch && other->remote.epoch <= highest)
+            return false;
+    }
+    return true;
+}
+
 static struct sim_object *pick_running(struct sim_world *w)
 {
     struct sim_provider_server *server = w->provider;

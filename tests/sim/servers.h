@@ -85,6 +85,9 @@ int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SA
                        sk_scan_fn fn, void *arg, struct sk_error *err);
 int sim_store_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
                             int *count, struct sk_error *err);
+int sim_store_timeline_of_commands(void *self, struct sk_call *call, const char *sandbox_id,
+                                   const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                                   struct sk_timeline_entry *out, int *count, struct sk_error *err);
 int sim_store_list(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort,
                    const char *cursor, int limit, sk_scan_fn fn, void *arg, char **next, struct sk_error *err);
 int sim_store_stats(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err);
@@ -225,6 +228,9 @@ void sim_provider_seam(struct sim_inc *inc);
 struct sim_object *sim_provider_object(struct sim_world *w, const char *remote_id);  /* also gone ones */
 struct sim_volume *sim_provider_volume(struct sim_world *w, const char *claim_name); /* NULL = does not exist */
 /* What others do there. */
+/* What a running sandbox runs in: of the objects that are not of another life the newest. A record that no operation of
+ * ours ever changed is FastGPT's, and so is its object, without an epoch. */
+bool sim_provider_in_use(struct sim_world *w, const struct sim_object *object);
 struct sim_object *sim_provider_add(struct sim_world *w, const char *sandbox_id, int64_t epoch, const char *job_id);
 struct sim_volume *sim_provider_add_volume(struct sim_world *w, const char *claim_name);
 void sim_provider_gone(struct sim_world *w);  /* one running object vanishes */

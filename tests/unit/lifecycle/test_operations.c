@@ -262,6 +262,29 @@ static void settling_removes_what_it_judged(struct bench *b)
 }
 PLAY(settling_removes_what_it_judged)
 
+/* FastGPT made the sandbox again. Its record was put above what is left of the former life, which is still there. */
+static void what_is_left_of_a_former_life_is_not_the_sandbox(struct bench *b)
+{
+    struct sk_instance i = record(b, SK_STATUS_RUNNING, 8);
+    struct sim_object *ghost, *used;
+    enum lc_sight sight;
+
+    begin(b);
+    i.sequence = 0;
+    put(b, i);
+    ghost = object(b, 8, OLD_JOB);
+    ck_assert_int_eq(lc_read(b->run), 0);
+    ck_assert_int_eq(lc_remote_look(b->run, &sight), 0);
+    ck_assert_int_eq(sight, LC_SIGHT_MISSING);
+    used = object(b, 0, "");
+    ck_assert_int_eq(lc_op_settle(b->run), LC_OUTCOME_DONE);
+    sim_sleep_us(b->w->sched, SIM_SECOND);
+    ck_assert(ghost->gone);
+    ck_assert(!used->gone && used->remote.state != SK_REMOTE_STOPPING);
+    end(b);
+}
+PLAY(what_is_left_of_a_former_life_is_not_the_sandbox)
+
 /* The owner of epoch 5 comes back after it lost its operation. */
 static bool cleaned(struct bench *b, enum sk_status status, int64_t other_epoch)
 {
@@ -517,6 +540,7 @@ static void pinned_records_do_not_hide_idle_ones(struct bench *b)
 PLAY(pinned_records_do_not_hide_idle_ones)
 
 SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_removes_what_it_judged,
+              test_what_is_left_of_a_former_life_is_not_the_sandbox,
               test_a_lost_owner_leaves_what_the_next_one_relies_on, test_an_ensure_gives_its_worker_back,
               test_a_stop_is_done_once, test_an_operation_is_abandoned_once,
               test_an_operation_has_the_name_of_who_wants_it, test_a_delete_goes_on_beside_whom_it_overtook,
