@@ -222,6 +222,9 @@ int sk_mongo_stats(void *self, struct sk_call *call, struct sk_stats *out, struc
 int sk_mongo_timeline_apply(void *self, const struct sk_event *events, int count, struct sk_error *err);
 int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
                            int *count, struct sk_error *err);
+int sk_mongo_timeline_of_commands(void *self, struct sk_call *call, const char *sandbox_id,
+                                  const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                                  struct sk_timeline_entry *out, int *count, struct sk_error *err);
 int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                           struct sk_command_record *out, bool *found, struct sk_error *err);
 int sk_mongo_command_find_many(void *self, struct sk_call *call, const char *sandbox_id, const char *const *command_ids,

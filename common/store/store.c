@@ -20,6 +20,7 @@ static const struct sk_store_ops mongo_ops = {
     .outbox_pull = sk_mongo_outbox_pull,
     .timeline_apply = sk_mongo_timeline_apply,
     .timeline_list = sk_mongo_timeline_list,
+    .timeline_of_commands = sk_mongo_timeline_of_commands,
     .command_find = sk_mongo_command_find,
     .command_find_many = sk_mongo_command_find_many,
     .command_put = sk_mongo_command_put,

@@ -164,6 +164,11 @@ struct sk_store_ops {
     /* Newest first; *count on entry is the capacity (<= SK_TIMELINE_KEEP). */
     int (*timeline_list)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
                          int *count, struct sk_error *err);
+    /* The operations of a sandbox that were done for these commands (1 … 1,024), newest first, at most *count (<=
+     * SK_TIMELINE_KEEP). Those that have not ended have no result here: a later operation is not looked at. */
+    int (*timeline_of_commands)(void *self, struct sk_call *call, const char *sandbox_id,
+                                const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                                struct sk_timeline_entry *out, int *count, struct sk_error *err);
 
     int (*command_find)(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                         struct sk_command_record *out, bool *found, struct sk_error *err);

@@ -419,12 +419,13 @@ static bool decode_entry(void *arg, const bson_t *doc)
     return true;
 }
 
-int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
-                           int *count, struct sk_error *err)
+/* Newest first. */
+static int find_entries(void *self, struct sk_call *call, const bson_t *filter, struct sk_timeline_entry *out,
+                        int *count, struct sk_error *err)
 {
     struct entries entries = {.out = out, .capacity = *count < SK_TIMELINE_KEEP ? *count : SK_TIMELINE_KEEP};
-    bson_t filter = BSON_INITIALIZER, *opts;
     struct sk_mongo_op op;
+    bson_t *opts;
     int result;
 
     *count = 0;
@@ -432,18 +433,29 @@ int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox
         return 0;
     if (sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_TIMELINE, &op, err) != 0)
         return -1;
-    BSON_APPEND_UTF8(&filter, "sandboxId", sandbox_id);
     opts = BCON_NEW("sort", "{", "epoch", BCON_INT32(-1), "}", "limit", BCON_INT64(entries.capacity));
-    result = sk_mongo_find(&op, SK_MONGO_OPERATIONS, &filter, opts, decode_entry, &entries, err);
+    result = sk_mongo_find(&op, SK_MONGO_OPERATIONS, filter, opts, decode_entry, &entries, err);
     sk_mongo_end(&op);
     bson_destroy(opts);
+    if (result == 0)
+        *count = entries.count;
+    return result;
+}
+
+int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
+                           int *count, struct sk_error *err)
+{
+    bson_t filter = BSON_INITIALIZER;
+    int result;
+
+    BSON_APPEND_UTF8(&filter, "sandboxId", sandbox_id);
+    result = find_entries(self, call, &filter, out, count, err);
     bson_destroy(&filter);
     if (result != 0)
         return -1;
-    *count = entries.count;
     /* Only the newest operation of a sandbox can still run. One without an end lost the sandbox to the next: after a
      * failed try of the same job, or to another owner or operation. */
-    for (int i = 1; i < entries.count; i++) {
+    for (int i = 1; i < *count; i++) {
         const struct sk_timeline_entry *newer = &out[i - 1];
 
         if (out[i].result[0] != '\0')
@@ -453,4 +465,27 @@ int sk_mongo_timeline_list(void *self, struct sk_call *call, const char *sandbox
         out[i].ended_at = newer->started_at;
     }
     return 0;
+}
+
+int sk_mongo_timeline_of_commands(void *self, struct sk_call *call, const char *sandbox_id,
+                                  const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                                  struct sk_timeline_entry *out, int *count, struct sk_error *err)
+{
+    bson_t filter = BSON_INITIALIZER, in, list;
+    char index[16];
+    const char *position;
+    int result;
+
+    BSON_APPEND_UTF8(&filter, "sandboxId", sandbox_id);
+    BSON_APPEND_DOCUMENT_BEGIN(&filter, "commandId", &in);
+    BSON_APPEND_ARRAY_BEGIN(&in, "$in", &list);
+    for (int i = 0; i < command_count; i++) {
+        bson_uint32_to_string((uint32_t)i, &position, index, sizeof(index));
+        BSON_APPEND_UTF8(&list, position, command_ids[i]);
+    }
+    bson_append_array_end(&in, &list);
+    bson_append_document_end(&filter, &in);
+    result = find_entries(self, call, &filter, out, count, err);
+    bson_destroy(&filter);
+    return result;
 }

@@ -110,12 +110,44 @@ static int recall_pending(struct lc_run *run)
     return pending.same ? 0 : sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
 }
 
-int lc_recall(struct lc_run *run)
+/* Ids of the members that are not answered yet. */
+static int open_members(struct lc_run *run, char (*ids)[SK_COMMAND_ID_SIZE])
+{
+    int count = 0;
+
+    SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
+        if (count < LC_MEMBERS_MAX && !lc_held_answered(held))
+            memcpy(ids[count++], held->command.id, sizeof(ids[0]));
+    }
+    return count;
+}
+
+static int recall_ended(struct lc_run *run)
 {
     const struct sk_store *store = run->replica->seams.store;
+    char(*ids)[SK_COMMAND_ID_SIZE] = calloc((size_t)sk_list_length(&run->job->members), sizeof(*ids));
+    struct sk_timeline_entry *entries = malloc(SK_TIMELINE_KEEP * sizeof(*entries));
+    int count = SK_TIMELINE_KEEP, members, rc = -1;
+
+    if (ids == NULL || entries == NULL) {
+        sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
+        goto out;
+    }
+    members = open_members(run, ids);
+    if (members > 0 && store->ops->timeline_of_commands(store->self, lc_commit_call(run), run->job->sandbox_id,
+                                                        (const char(*)[SK_COMMAND_ID_SIZE])ids, members, entries,
+                                                        &count, &run->err) != 0)
+        goto out;
+    rc = members > 0 ? answer_those_done(run, entries, count) : 0;
+out:
+    free(entries);
+    free(ids);
+    return rc;
+}
+
+int lc_recall(struct lc_run *run)
+{
     const enum lc_verb verb = run->command->verb;
-    int count = SK_TIMELINE_KEEP, rc;
-    struct sk_timeline_entry *entries;
 
     if (LC_MUTATE(FORGET_RECALL))
         return 0;
@@ -127,12 +159,5 @@ int lc_recall(struct lc_run *run)
             return -1;
         return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record is looked at again");
     }
-    entries = calloc(SK_TIMELINE_KEEP, sizeof(*entries));
-    if (entries == NULL)
-        return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
-    rc = store->ops->timeline_list(store->self, lc_commit_call(run), run->job->sandbox_id, entries, &count, &run->err);
-    if (rc == 0)
-        rc = answer_those_done(run, entries, count);
-    free(entries);
-    return rc;
+    return recall_ended(run);
 }

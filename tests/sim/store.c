@@ -694,6 +694,7 @@ static const struct sk_store_ops store_ops = {
     .outbox_pull = seam_outbox_pull,
     .timeline_apply = seam_timeline_apply,
     .timeline_list = sim_store_timeline_list,
+    .timeline_of_commands = sim_store_timeline_of_commands,
     .command_find = seam_command_find,
     .command_find_many = seam_command_find_many,
     .command_put = seam_command_put,

@@ -161,32 +161,69 @@ out:
     return status;
 }
 
-int sim_store_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
-                            int *count, struct sk_error *err)
+static bool among(const char (*command_ids)[SK_COMMAND_ID_SIZE], int count, const char *id)
 {
-    struct sim_io io = IO(self, call, SIM_STORE_TIMELINE_LIST, sandbox_id, false);
+    for (int i = 0; i < count; i++) {
+        if (strcmp(command_ids[i], id) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Newest first, by epoch: events of an older operation may reach the timeline later. command_ids NULL: all. */
+static int take_entries(const struct sim_world *w, const char *sandbox_id,
+                        const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count, struct sk_timeline_entry *out,
+                        int room)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < w->store->timeline_count; i++) {
+        const struct sk_timeline_entry *e = &w->store->timeline[i];
+        int at;
+
+        if (strcmp(e->sandbox_id, sandbox_id) != 0 ||
+            (command_ids != NULL && !among(command_ids, command_count, e->command_id)) ||
+            (n == room && (room == 0 || out[room - 1].epoch >= e->epoch)))
+            continue;
+        at = n < room ? n++ : room - 1;
+        for (; at > 0 && out[at - 1].epoch < e->epoch; at--)
+            out[at] = out[at - 1];
+        out[at] = *e;
+    }
+    return n;
+}
+
+int sim_store_timeline_of_commands(void *self, struct sk_call *call, const char *sandbox_id,
+                                   const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                                   struct sk_timeline_entry *out, int *count, struct sk_error *err)
+{
+    struct sim_io io = IO(self, call, SIM_STORE_TIMELINE_OF, sandbox_id, false);
     struct sim_inc *inc = self;
-    int room = *count > SK_TIMELINE_KEEP ? SK_TIMELINE_KEEP : *count, n = 0;
+    int room = *count > SK_TIMELINE_KEEP ? SK_TIMELINE_KEEP : *count;
 
     *count = 0;
     if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
         sim_done(&io, -1, "failed");
         return -1;
     }
-    /* Newest first, by epoch: events of an older operation may reach the timeline later. */
-    for (size_t i = 0; i < inc->w->store->timeline_count; i++) {
-        const struct sk_timeline_entry *e = &inc->w->store->timeline[i];
-        int at = n < room ? n++ : room;
+    *count = take_entries(inc->w, sandbox_id, command_ids, command_count, out, room);
+    sim_done(&io, *count, "%d commands: %d", command_count, *count);
+    return 0;
+}
 
-        if (strcmp(e->sandbox_id, sandbox_id) != 0 || (at == room && (room == 0 || out[room - 1].epoch >= e->epoch))) {
-            n -= at < room;
-            continue;
-        }
-        at = at == room ? room - 1 : at;
-        for (; at > 0 && out[at - 1].epoch < e->epoch; at--)
-            out[at] = out[at - 1];
-        out[at] = *e;
+int sim_store_timeline_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
+                            int *count, struct sk_error *err)
+{
+    struct sim_io io = IO(self, call, SIM_STORE_TIMELINE_LIST, sandbox_id, false);
+    struct sim_inc *inc = self;
+    int room = *count > SK_TIMELINE_KEEP ? SK_TIMELINE_KEEP : *count, n;
+
+    *count = 0;
+    if (sim_send(&io, err) == SIM_REFUSED || sim_reply(&io, err) != 0) {
+        sim_done(&io, -1, "failed");
+        return -1;
     }
+    n = take_entries(inc->w, sandbox_id, NULL, 0, out, room);
     /* What a later operation followed has ended, whoever noticed. */
     for (int i = 1; i < n; i++) {
         if (out[i].result[0] != '\0')

@@ -147,6 +147,39 @@ static bool check_ends(struct sk_store_conformance *c)
     return true;
 }
 
+/* What was done for some commands: only that, and only of this sandbox. */
+static bool check_timeline_of_commands(struct sk_store_conformance *c)
+{
+    static const char ids[3][SK_COMMAND_ID_SIZE] = {"no such command", "provisioned", "stopped"};
+    static struct sk_timeline_entry entries[SK_TIMELINE_KEEP];
+    struct sk_error err = {0};
+    struct sk_instance record, after, other;
+    struct sk_event event;
+    int count;
+
+    sc_new(c, &record, &event, "replica-a");
+    strcpy(event.command_id, "provisioned");
+    if (!apply(c, &event, 1))
+        return false;
+    sc_claim(c, &record, &after, &event, SK_OP_DELETE, "replica-a");
+    strcpy(event.command_id, "deleted");
+    if (!apply(c, &event, 1))
+        return false;
+    sc_new(c, &other, &event, "replica-a");
+    strcpy(event.command_id, "stopped");
+    if (!apply(c, &event, 1))
+        return false;
+    count = SK_TIMELINE_KEEP;
+    CHECK(OPS->timeline_of_commands(SELF, NULL, record.sandbox_id, ids, 3, entries, &count, &err) == 0,
+          "timeline of commands: %s", err.message);
+    CHECK(count == 1 && strcmp(entries[0].command_id, "provisioned") == 0 && entries[0].type == SK_OP_PROVISION,
+          "%d operations instead of the one of the command", count);
+    count = SK_TIMELINE_KEEP;
+    CHECK(OPS->timeline_of_commands(SELF, NULL, record.sandbox_id, ids, 1, entries, &count, &err) == 0 && count == 0,
+          "a command that nothing was done for has operations");
+    return true;
+}
+
 /* Events of two sandboxes in one batch, mixed, with a take-over between them: as if each had come alone. */
 static bool check_mixture(struct sk_store_conformance *c)
 {
@@ -369,6 +402,6 @@ static bool check_commands_together(struct sk_store_conformance *c)
 
 bool sk_store_check_companions(struct sk_store_conformance *c)
 {
-    return check_operation(c) && check_ends(c) && check_mixture(c) && check_trimming(c) && check_relays(c) &&
-           check_commands(c) && check_commands_together(c);
+    return check_operation(c) && check_ends(c) && check_timeline_of_commands(c) && check_mixture(c) &&
+           check_trimming(c) && check_relays(c) && check_commands(c) && check_commands_together(c);
 }
