@@ -198,8 +198,7 @@ static void finish(struct command *c)
         sk_init_reply_empty(x);
     }
     finished_count++;
-    if (c->kind == KIND_BACKGROUND)
-        sk_init_command_drop_removed_logs();
+    sk_init_command_drop_removed_logs(); /* this command may have removed them */
     evict();
 }
 
