@@ -64,6 +64,17 @@ static int64_t poll_ms(const struct lc_run *run, int round)
     return lc_backoff_ms(run->replica->sched, POLL_FIRST_MS, run->more_remotes ? POLL_MORE_MS : POLL_MAX_MS, round);
 }
 
+/* Whose is an object without an epoch that shows itself late? FastGPT's, and perhaps of a sandbox that it made since a
+ * lease was lost without a word: no epoch tells, the record does. */
+static int look_at_record(struct lc_run *run)
+{
+    if (lc_read(run) != 0)
+        return -1;
+    if (!run->found || !run->record.has_operation || strcmp(run->record.operation.id, run->beat.operation_id) != 0)
+        return sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
+    return 0;
+}
+
 int lc_remote_remove(struct lc_run *run)
 {
     if (run->provider == NULL)
@@ -74,11 +85,12 @@ int lc_remote_remove(struct lc_run *run)
         if (run->remote_count == 0)
             return 0;
         for (int i = 0; i < run->remote_count;) {
-            bool gone = false;
-
             /* Once it is on its way out, asking again changes nothing. */
-            if ((round == 0 || run->remotes[i].state != SK_REMOTE_STOPPING) &&
-                ask_removal(run, &run->remotes[i], &gone) != 0)
+            bool ask = round == 0 || run->remotes[i].state != SK_REMOTE_STOPPING, gone = false;
+
+            if (ask && round > 0 && run->remotes[i].epoch == 0 && look_at_record(run) != 0)
+                return -1;
+            if (ask && ask_removal(run, &run->remotes[i], &gone) != 0)
                 return -1;
             if (gone)
                 forget_remote(run, i);

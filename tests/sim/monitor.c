@@ -730,7 +730,8 @@ void sim_monitor_remove(struct sim_world *w, struct sim_inc *inc, const char *re
     if (inc->group.dead || object == NULL)
         return;
     k = knows_of(w, fiber, object->remote.sandbox_id);
-    if (sim_provider_in_use(w, object))
+    /* No epoch tells whose an object of FastGPT's is, only the lease does. */
+    if (sim_provider_in_use(w, object) && (object->remote.epoch > 0 || !sim_monitor_leases_may_vanish(w)))
         sim_fail(w, "used-removed", "%s: %s removes %s, in which the sandbox runs", object->remote.sandbox_id,
                  inc->group.name, remote_id);
     if (!epoch_seen(mind_of(w, fiber), remote_id, &seen) || (!k->claims && !k->read)) {

@@ -20,6 +20,8 @@ void sim_monitor_lost(struct sim_world *w, struct sim_actor actor, const struct 
                       const struct sk_instance *before, const struct sk_instance *after);
 void sim_monitor_read(struct sim_world *w, struct sim_inc *inc, const char *sandbox_id, const struct sk_instance *found,
                       int64_t silent_us);
+/* Does this run take leases away from under their holders? */
+bool sim_monitor_leases_may_vanish(const struct sim_world *w);
 /* A claim was written (monitor_quota.c). */
 void sim_monitor_quota(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after);
 /* A heartbeat call begins; one of its items has reached the store. */

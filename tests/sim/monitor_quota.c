@@ -6,6 +6,15 @@
 #include <stdio.h>
 #include <string.h>
 
+bool sim_monitor_leases_may_vanish(const struct sim_world *w)
+{
+    const int64_t *fault = w->scenario.fault;
+
+    return fault[SIM_FAULT_LEASE_WIPE] + fault[SIM_FAULT_LEASE_VANISH] + fault[SIM_FAULT_LEASE_CUT] +
+               fault[SIM_FAULT_PARTITION] >
+           0;
+}
+
 static bool holds_slot(const struct sim_world *w, const char *scope, const char *sandbox_id)
 {
     for (size_t i = 0; i < w->store->slot_count; i++) {
@@ -18,14 +27,11 @@ static bool holds_slot(const struct sim_world *w, const char *scope, const char 
 void sim_monitor_quota(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after)
 {
     const struct lc_settings *lc = &w->scenario.lc;
-    const int64_t *fault = w->scenario.fault;
     char scope[SK_TEAM_ID_SIZE + 8];
     int64_t all = 0;
 
     /* Two that both believe to hold a lease may take and give back the same slot; the recount sets it right. */
-    if (fault[SIM_FAULT_LEASE_WIPE] + fault[SIM_FAULT_LEASE_VANISH] + fault[SIM_FAULT_LEASE_CUT] +
-            fault[SIM_FAULT_PARTITION] >
-        0)
+    if (sim_monitor_leases_may_vanish(w))
         return;
     if (!sk_status_info(after->status)->counts_for_quota ||
         (before != NULL && sk_status_info(before->status) != NULL && sk_status_info(before->status)->counts_for_quota))

@@ -232,6 +232,7 @@ PLAY(slots_stay_through_an_outage)
 static int (*real_find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
                         bool *more, struct sk_error *err);
 static struct sim_object *newcomer;
+static int finds;
 
 /* Right after the first look somebody starts the sandbox. */
 static int find_between(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count,
@@ -284,6 +285,39 @@ static void what_is_left_of_a_former_life_is_not_the_sandbox(struct bench *b)
     end(b);
 }
 PLAY(what_is_left_of_a_former_life_is_not_the_sandbox)
+
+/* While the owner of epoch 5 removes, its lease goes, others delete the sandbox, and FastGPT makes it again. */
+static int find_after_a_life(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out,
+                             int *count, bool *more, struct sk_error *err)
+{
+    if (finds++ == 1) {
+        struct sk_instance i = record(bench, SK_STATUS_RUNNING, 0);
+
+        i.sequence = 0;
+        put(bench, i);
+        newcomer = object(bench, 0, "");
+    }
+    return real_find(self, call, sandbox_id, out, count, more, err);
+}
+
+static void a_late_object_without_epoch_is_not_taken_for_ones_own(struct bench *b)
+{
+    const struct lc_claim claim = {.type = SK_OP_STOP};
+
+    begin(b);
+    put(b, record(b, SK_STATUS_RUNNING, 4));
+    (void)object(b, 4, OLD_JOB);
+    ck_assert(lc_read(b->run) == 0 && lc_lock(b->run) == 0 && lc_engine_claim(b->run, &claim) == 0);
+    real_find = b->provider.find;
+    b->provider.find = find_after_a_life;
+    finds = 0;
+    ck_assert_int_ne(lc_remote_remove(b->run), 0);
+    ck_assert_int_eq(b->run->err.code, SK_ERR_LOST_OWNERSHIP);
+    sim_sleep_us(b->w->sched, SIM_SECOND);
+    ck_assert(!newcomer->gone && newcomer->remote.state != SK_REMOTE_STOPPING);
+    end(b);
+}
+PLAY(a_late_object_without_epoch_is_not_taken_for_ones_own)
 
 /* The owner of epoch 5 comes back after it lost its operation. */
 static bool cleaned(struct bench *b, enum sk_status status, int64_t other_epoch)
@@ -541,6 +575,7 @@ PLAY(pinned_records_do_not_hide_idle_ones)
 
 SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_removes_what_it_judged,
               test_what_is_left_of_a_former_life_is_not_the_sandbox,
+              test_a_late_object_without_epoch_is_not_taken_for_ones_own,
               test_a_lost_owner_leaves_what_the_next_one_relies_on, test_an_ensure_gives_its_worker_back,
               test_a_stop_is_done_once, test_an_operation_is_abandoned_once,
               test_an_operation_has_the_name_of_who_wants_it, test_a_delete_goes_on_beside_whom_it_overtook,
