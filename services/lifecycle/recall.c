@@ -116,7 +116,7 @@ static int open_members(struct lc_run *run, char (*ids)[SK_COMMAND_ID_SIZE])
     int count = 0;
 
     SK_LIST_FOREACH (struct lc_held, held, &run->job->members, link) {
-        if (count < LC_MEMBERS_MAX && !lc_held_answered(held))
+        if (!lc_held_answered(held))
             memcpy(ids[count++], held->command.id, sizeof(ids[0]));
     }
     return count;
@@ -125,7 +125,7 @@ static int open_members(struct lc_run *run, char (*ids)[SK_COMMAND_ID_SIZE])
 static int recall_ended(struct lc_run *run)
 {
     const struct sk_store *store = run->replica->seams.store;
-    char(*ids)[SK_COMMAND_ID_SIZE] = calloc((size_t)sk_list_length(&run->job->members), sizeof(*ids));
+    char(*ids)[SK_COMMAND_ID_SIZE] = calloc(sk_list_length(&run->job->members) + 1, sizeof(*ids));
     struct sk_timeline_entry *entries = malloc(SK_TIMELINE_KEEP * sizeof(*entries));
     int count = SK_TIMELINE_KEEP, members, rc = -1;
 
