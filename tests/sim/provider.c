@@ -116,7 +116,8 @@ bool sim_provider_in_use(struct sim_world *w, const struct sim_object *object)
     const struct sim_doc *doc = sim_store_doc(w, object->remote.sandbox_id);
     int64_t highest = doc == NULL || doc->i.sequence == 0 ? 0 : doc->i.epoch;
 
-    if (doc == NULL || doc->i.malformed || doc->i.status != SK_STATUS_RUNNING || object->gone ||
+    /* Raced: the one it ran in was deleted by somebody else; what is left is no sandbox of it. */
+    if (doc == NULL || doc->raced || doc->i.malformed || doc->i.status != SK_STATUS_RUNNING || object->gone ||
         object->remote.state == SK_REMOTE_STOPPING || object->remote.epoch > highest)
         return false;
     for (size_t i = 0; i < w->provider->object_count; i++) {
