@@ -280,12 +280,16 @@ static void note_deed(struct sim_world *w, const struct sk_instance *before, con
 }
 
 /* The same for what takes something away without removing the record. */
-static void check_done_once(struct sim_world *w, const struct sk_instance *after, const struct sk_event *claimed)
+static void check_done_once(struct sim_world *w, const struct sk_instance *before, const struct sk_instance *after,
+                            const struct sk_event *claimed)
 {
     const struct sk_operation *op = &after->operation;
     bool abandons = op->type == SK_OP_PROVISION && strcmp(claimed->reason, "abandoned") == 0;
 
     if (claimed->type != SK_EVENT_CLAIMED || (op->type != SK_OP_STOP && !abandons))
+        return;
+    /* Somebody else's stop that was left is continued by whoever meets it: nothing is ended anew. */
+    if (!abandons && before != NULL && before->status == SK_STATUS_STOPPING)
         return;
     for (size_t i = 0; i < w->monitor->deed_count; i++) {
         const struct deed *deed = &w->monitor->deeds[i];
@@ -398,7 +402,7 @@ void sim_monitor_write(struct sim_world *w, struct sim_actor actor, const struct
     if (claim) {
         check_claim(w, actor, before, after, silent_us);
         if (event_count > 0) {
-            check_done_once(w, after, &events[event_count - 1]);
+            check_done_once(w, before, after, &events[event_count - 1]);
             check_idle_stop(w, actor, before, after, &events[event_count - 1]);
         }
     } else if (before != NULL && before->has_operation) {
