@@ -119,7 +119,7 @@ static int scan_outbox(struct sk_mongo_op *op, struct scan *scan, struct sk_erro
     bson_t *opts = BCON_NEW("limit", BCON_INT64(scan->limit));
     int result;
 
-    scan->events = calloc(SK_OUTBOX_MAX + EVENTS_SPARE, sizeof(*scan->events));
+    scan->events = malloc((SK_OUTBOX_MAX + EVENTS_SPARE) * sizeof(*scan->events));
     if (scan->events == NULL)
         result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
     else

@@ -274,7 +274,8 @@ void lc_queue_refuse_busy(struct lc_replica *r, struct lc_queue *queue, struct l
 /* Puts the command in its place: delete before everything but deletes, recover before what waits for a retry. */
 static void enqueue(struct lc_replica *r, struct lc_queue *queue, struct lc_held *held)
 {
-    bool overtakes = held->command.verb == LC_VERB_DELETE || held->command.verb == LC_VERB_RECOVER;
+    bool overtakes = held->command.verb == LC_VERB_DELETE || held->command.verb == LC_VERB_RECOVER, running;
+    struct lc_busy busy = {.present = false};
     struct sk_list *at;
 
     held->queue = queue;
@@ -297,7 +298,10 @@ static void enqueue(struct lc_replica *r, struct lc_queue *queue, struct lc_held
     if (queue->job->kind == LC_JOB_COMMANDS &&
         SK_LIST_ENTRY(struct lc_held, queue->job->members.next, link)->command.verb == LC_VERB_DELETE)
         return;
-    if (lc_beats_running(r, queue->sandbox_id, NULL))
+    running = lc_beats_running(r, queue->sandbox_id, &busy);
+    if (running && busy.type == SK_OP_DELETE)
+        return; /* a take-over does what is asked for */
+    if (running)
         lc_count(r, LC_COUNT_DELETE_OVERTOOK, 1);
     lc_job_cancel(queue->job, LC_CANCEL_OVERTAKEN);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define REMOTES_PAGE       100
+#define REMOTES_LIST_MS    3000 /* a provider that hangs holds a take-over up for as long, no longer */
 #define REMOTE_PAGES_MAX   1000
 #define REMOTES_SEEN_MAX   (REMOTES_PAGE * REMOTE_PAGES_MAX)
 #define DEPENDENCY_PING_MS 500
@@ -251,7 +252,7 @@ static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct 
     for (int number = 1; more && number <= REMOTE_PAGES_MAX && !lc_draining(r); number++) {
         page->count = 0;
         memset(page->known, 0, sizeof(page->known));
-        call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
+        call.deadline_us = sk_mono_us(r->sched) + REMOTES_LIST_MS * 1000;
         if (p->ops->list(p->self, &call, number, page->remotes, REMOTES_PAGE, &page->count, &unreadable, &more, &err) !=
             0) {
             SK_LOG_WARN("provider cannot be listed", SK_F("provider", p->ops->name), SK_FE(&err));
