@@ -5,6 +5,7 @@
  * looked at. As an ordinary user those of processes that are not dumpable cannot be read; the reserve of free space
  * (SANDKEEP_LOCALBOX_FREE_MB) stands behind that, as behind descriptors that are under way in a socket. */
 #include "services/localbox/localbox.h"
+#include "services/localbox/mountinfo.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -182,21 +183,6 @@ static void look_at_mappings(struct walk *w, pid_t pid)
         fclose(file);
 }
 
-/* Mount points are written with \ooo for white space. */
-static void unescape(char *text)
-{
-    char *out = text;
-    for (const char *p = text; *p != '\0'; p++) {
-        if (p[0] == '\\' && p[1] >= '0' && p[1] <= '3' && p[2] >= '0' && p[2] <= '7' && p[3] >= '0' && p[3] <= '7') {
-            *out++ = (char)((p[1] - '0') * 64 + (p[2] - '0') * 8 + (p[3] - '0'));
-            p += 3;
-        } else {
-            *out++ = *p;
-        }
-    }
-    *out = '\0';
-}
-
 static void find_mounts(struct walk *w, pid_t init)
 {
     char path[64], *line = NULL;
@@ -210,7 +196,7 @@ static void find_mounts(struct walk *w, pid_t init)
             continue;
         char *point = line + at;
         point[strcspn(point, " ")] = '\0';
-        unescape(point);
+        lb_mount_unescape(point);
         for (int i = 0; i < w->u->volume_count + OWN_FOLDERS; i++) {
             if (strcmp(mount_point(w, i), point) == 0)
                 w->mounts[i] = id;

@@ -3,6 +3,7 @@
  * The control endpoint: JSON lines on a unix socket that only the daemon can reach (its path is outside the sandbox).
  * `connect` opens a TCP connection to a port inside the sandbox's own network and hands the socket out (SCM_RIGHTS). */
 #include "services/localbox/init/init.h"
+#include "services/localbox/mountinfo.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -182,21 +183,6 @@ struct disks {
     int count;
 };
 
-/* Mount points are written with \\ooo for white space. */
-static void unescape(char *text)
-{
-    char *out = text;
-    for (const char *p = text; *p != '\0'; p++) {
-        if (p[0] == '\\' && p[1] >= '0' && p[1] <= '3' && p[2] >= '0' && p[2] <= '7' && p[3] >= '0' && p[3] <= '7') {
-            *out++ = (char)((p[1] - '0') * 64 + (p[2] - '0') * 8 + (p[3] - '0'));
-            p += 3;
-        } else {
-            *out++ = *p;
-        }
-    }
-    *out = '\0';
-}
-
 static void find_disks(struct disks *d)
 {
     char *line = NULL;
@@ -213,7 +199,7 @@ static void find_disks(struct disks *d)
             continue;
         char *point = line + at;
         point[strcspn(point, " ")] = '\0';
-        unescape(point);
+        lb_mount_unescape(point);
         if (strncmp(point, "/dev", 4) == 0 || strncmp(point, "/proc", 5) == 0 || strlen(point) >= sizeof(disk->point) ||
             stat(point, &st) != 0)
             continue;
