@@ -82,11 +82,11 @@ static bool decode_and_hand_out(void *arg, const bson_t *doc)
     sk_instance_decode(doc, &scan->instance);
     if (scan->instance.outbox_count > 0) {
         if (scan->events == NULL)
-            scan->events = malloc(SK_OUTBOX_MAX * sizeof(*scan->events));
+            scan->events = malloc(SK_MONGO_EVENTS_MAX * sizeof(*scan->events));
         scan->no_memory = scan->events == NULL;
         if (scan->no_memory)
             return false;
-        events = sk_outbox_decode(doc, &scan->instance, scan->events, SK_OUTBOX_MAX);
+        events = sk_outbox_decode(doc, &scan->instance, scan->events, SK_MONGO_EVENTS_MAX);
     }
     return scan->fn(scan->arg, &scan->instance, scan->events, events);
 }

@@ -19,6 +19,10 @@
 #include <mongoc/mongoc.h>
 #include <pthread.h>
 
+/* Events handed out with one record; a record may hold a few more than SK_OUTBOX_MAX, and the rest comes with the next
+ * look. */
+#define SK_MONGO_EVENTS_MAX (SK_OUTBOX_MAX + 64)
+
 #define SK_MONGO_CLIENTS_MAX 64
 
 /* Bounds; those that the URI can set take its value instead. */

@@ -8,9 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUDGET_US    2000000
-#define QUOTA_BATCH  1000
-#define EVENTS_SPARE 64 /* more events than SK_OUTBOX_MAX in one record: the rest comes with the next scan */
+#define BUDGET_US   2000000
+#define QUOTA_BATCH 1000
 
 struct scan {
     sk_scan_fn fn;
@@ -28,7 +27,7 @@ static bool hand_out(void *arg, const bson_t *doc)
 
     sk_instance_decode(doc, &scan->instance);
     if (scan->events != NULL)
-        events = sk_outbox_decode(doc, &scan->instance, scan->events, SK_OUTBOX_MAX + EVENTS_SPARE);
+        events = sk_outbox_decode(doc, &scan->instance, scan->events, SK_MONGO_EVENTS_MAX);
     scan->delivered++;
     scan->stopped = !scan->fn(scan->arg, &scan->instance, scan->events, events);
     return !scan->stopped && scan->delivered < scan->limit;
@@ -119,7 +118,7 @@ static int scan_outbox(struct sk_mongo_op *op, struct scan *scan, struct sk_erro
     bson_t *opts = BCON_NEW("limit", BCON_INT64(scan->limit));
     int result;
 
-    scan->events = malloc((SK_OUTBOX_MAX + EVENTS_SPARE) * sizeof(*scan->events));
+    scan->events = malloc(SK_MONGO_EVENTS_MAX * sizeof(*scan->events));
     if (scan->events == NULL)
         result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
     else
