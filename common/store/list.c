@@ -238,34 +238,16 @@ static const char *narrowest(const struct sk_list_filter *filter, const char **v
 /* ---- plan: windows over a time -------------------------------------------------------------- */
 
 /* Records at the very moment where the last page ended, beyond its last record. */
-static int give_ties(struct page *page, const char *indexed, const char *value, const bson_t *rest,
+static int give_ties(struct page *page, const struct sk_time_walk *walk, const char *indexed, const char *value,
                      const struct position *from, struct sk_error *err)
 {
-    bson_t filter = BSON_INITIALIZER, opts = BSON_INITIALIZER, sort, range, not, other;
-    bson_oid_t oid;
+    bson_t filter = BSON_INITIALIZER;
     int result;
 
-    bson_oid_init_from_string(&oid, from->oid);
-    BSON_APPEND_DOCUMENT_BEGIN(&filter, page->field, &range);
-    BSON_APPEND_DATE_TIME(&range, "$gte", from->time);
-    BSON_APPEND_DATE_TIME(&range, "$lt", from->time + 1);
-    bson_append_document_end(&filter, &range);
-    BSON_APPEND_DOCUMENT_BEGIN(&filter, "_id", &not );
-    BSON_APPEND_DOCUMENT_BEGIN(&not, "$not", &other);
-    BSON_APPEND_OID(&other, page->descending ? "$gte" : "$lte", &oid);
-    bson_append_document_end(&not, &other);
-    bson_append_document_end(&filter, &not );
-    /* Not in front, as in the windows: with a condition on _id the fast twin reads all that has this value (0.8 s at
-     * 20,000), while one moment of the plain index holds next to nothing. */
     if (indexed != NULL)
         sk_window_hidden_text(&filter, indexed, value);
-    bson_concat(&filter, rest);
-    BSON_APPEND_DOCUMENT_BEGIN(&opts, "sort", &sort);
-    BSON_APPEND_INT32(&sort, "_id", page->descending ? -1 : 1);
-    bson_append_document_end(&opts, &sort);
-    BSON_APPEND_INT64(&opts, "limit", page->limit + 1);
-    result = sk_mongo_find(page->op, SK_MONGO_INSTANCES, &filter, &opts, give, page, err);
-    bson_destroy(&opts);
+    bson_concat(&filter, walk->filter);
+    result = sk_walk_ties(page->op, walk, &filter, from->time, from->oid, err);
     bson_destroy(&filter);
     return result;
 }
@@ -278,6 +260,7 @@ static int list_windows(struct page *page, const struct position *from, const ch
                                 .descending = page->descending,
                                 .fn = give,
                                 .arg = page,
+                                .want = page->limit + 1,
                                 .budget_us = page->op->store->list_budget_us};
     int64_t low = SK_WINDOW_TIME_MIN, high = SK_WINDOW_TIME_MAX;
     bson_t leading = BSON_INITIALIZER, rest = BSON_INITIALIZER;
@@ -299,7 +282,7 @@ static int list_windows(struct page *page, const struct position *from, const ch
         walk.width = from->width;
         walk.from = from->time;
         if (from->oid[0] != '\0') {
-            result = give_ties(page, indexed, value, &rest, from, err);
+            result = give_ties(page, &walk, indexed, value, from, err);
             walk.from += page->descending ? -1 : 1;
         }
     }

@@ -116,7 +116,7 @@ struct sk_store_mongo {
     struct sk_mongo_waiter *first_waiter, **last_waiter;
 
     struct sk_mongo_hints hints;
-    int64_t list_budget_us; /* how long one page may take before it ends early */
+    int64_t list_budget_us, scan_budget_us; /* how long one page may take before it ends early */
 
     pthread_mutex_t stats_lock; /* the last statistics, see stats.c */
     struct sk_stats stats;
@@ -220,6 +220,8 @@ int sk_mongo_outbox_pull(void *self, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZ
                          const char (*event_ids)[SK_ULID_SIZE], int event_count, struct sk_error *err);
 int sk_mongo_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit, sk_scan_fn fn,
                   void *arg, struct sk_error *err);
+int sk_mongo_scan_idle(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                       sk_scan_fn fn, void *arg, struct sk_error *err);
 int sk_mongo_list(void *self, struct sk_call *call, const struct sk_list_filter *filter, enum sk_list_sort sort,
                   const char *cursor, int limit, sk_scan_fn fn, void *arg, char **next, struct sk_error *err);
 int sk_mongo_stats(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err);

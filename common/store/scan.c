@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BUDGET_US   2000000
 #define QUOTA_BATCH 1000
 
 struct scan {
@@ -17,7 +16,8 @@ struct scan {
     int limit, delivered;
     bool stopped;
     struct sk_instance instance;
-    struct sk_event *events; /* SK_SCAN_OUTBOX */
+    struct sk_event *events;        /* SK_SCAN_OUTBOX */
+    struct sk_idle_cursor position; /* of the last one handed out by an idle scan */
 };
 
 static bool hand_out(void *arg, const bson_t *doc)
@@ -85,33 +85,6 @@ static int scan_transitional(struct sk_mongo_op *op, int64_t before_ms, struct s
     return result;
 }
 
-static int scan_idle(struct sk_mongo_op *op, int64_t before_ms, struct scan *scan, struct sk_error *err)
-{
-    struct sk_mongo_hints *hints = &op->store->hints;
-    bson_t running = BSON_INITIALIZER, filter = BSON_INITIALIZER;
-    struct sk_time_walk walk = {
-        .leading = &running,
-        .filter = &filter,
-        .field = "lastActiveAt",
-        .from = SK_WINDOW_TIME_MIN,
-        .end = before_ms - 1,
-        .width = atomic_load(&hints->idle_width),
-        .budget_us = BUDGET_US,
-        .want = scan->limit,
-        .fn = hand_out,
-        .arg = scan,
-    };
-    int result;
-
-    BSON_APPEND_UTF8(&running, "status", sk_status_name(SK_STATUS_RUNNING));
-    result = sk_walk_from_oldest(op, &walk, &hints->oldest_running, true, err);
-    if (result == 0 && !walk.finished && !walk.out_of_time)
-        atomic_store(&hints->idle_width, walk.width);
-    bson_destroy(&running);
-    bson_destroy(&filter);
-    return result;
-}
-
 static int scan_outbox(struct sk_mongo_op *op, struct scan *scan, struct sk_error *err)
 {
     bson_t *filter = BCON_NEW("outbox.id", "{", "$gte", BCON_UTF8(""), "}");
@@ -156,16 +129,13 @@ int sk_mongo_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int6
     struct sk_mongo_op op;
     int result = 0;
 
-    if (limit <= 0 || (kind == SK_SCAN_IDLE && before_ms <= SK_WINDOW_TIME_MIN))
+    if (limit <= 0)
         return 0;
     if (sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_SCAN, &op, err) != 0)
         return -1;
     switch (kind) {
     case SK_SCAN_TRANSITIONAL:
         result = scan_transitional(&op, before_ms, &scan, err);
-        break;
-    case SK_SCAN_IDLE:
-        result = scan_idle(&op, before_ms, &scan, err);
         break;
     case SK_SCAN_OUTBOX:
         result = scan_outbox(&op, &scan, err);
@@ -175,5 +145,97 @@ int sk_mongo_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int6
         break;
     }
     sk_mongo_end(&op);
+    return result;
+}
+
+/* ---- idle records ------------------------------------------------------------------------------- */
+
+/* The position comes from the document itself: whatever else is wrong with it, it was met there. */
+static bool hand_out_idle(void *arg, const bson_t *doc)
+{
+    struct scan *scan = arg;
+    bson_iter_t iter;
+
+    memset(&scan->position, 0, sizeof(scan->position));
+    if (bson_iter_init_find(&iter, doc, "lastActiveAt"))
+        (void)sk_bson_date(&iter, &scan->position.last_active_at);
+    if (bson_iter_init_find(&iter, doc, "_id") && BSON_ITER_HOLDS_OID(&iter))
+        bson_oid_to_string(bson_iter_oid(&iter), scan->position.oid);
+    else
+        scan->position.last_active_at++; /* no position among equals: go on behind them */
+    return hand_out(scan, doc);
+}
+
+static int walk_idle(struct sk_mongo_op *op, struct sk_idle_cursor *cursor, struct sk_time_walk *walk,
+                     struct scan *scan, struct sk_error *err)
+{
+    struct sk_mongo_hints *hints = &op->store->hints;
+    bool from_oldest = cursor->last_active_at == 0;
+    int result = 0;
+
+    if (!from_oldest)
+        walk->from = cursor->last_active_at;
+    if (cursor->oid[0] != '\0') {
+        bson_t filter = BSON_INITIALIZER;
+
+        sk_window_hidden_text(&filter, "status", sk_status_name(SK_STATUS_RUNNING));
+        result = sk_walk_ties(op, walk, &filter, cursor->last_active_at, cursor->oid, err);
+        bson_destroy(&filter);
+        walk->from++;
+        walk->want -= scan->delivered;
+    }
+    if (result == 0 && !scan->stopped && walk->want > 0) {
+        result = from_oldest ? sk_walk_from_oldest(op, walk, &hints->oldest_running, true, err)
+                             : sk_walk_time(op, walk, err);
+        if (result == 0 && !walk->finished)
+            atomic_store(&hints->idle_width, walk->width);
+    }
+    if (result != 0)
+        return -1;
+    if (walk->finished) {
+        memset(cursor, 0, sizeof(*cursor));
+    } else if (walk->out_of_time) {
+        memset(cursor, 0, sizeof(*cursor));
+        cursor->last_active_at = walk->next;
+    } else {
+        *cursor = scan->position;
+    }
+    return 0;
+}
+
+int sk_mongo_scan_idle(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                       sk_scan_fn fn, void *arg, struct sk_error *err)
+{
+    struct sk_store_mongo *store = sk_mongo_self(self);
+    struct scan scan = {.fn = fn, .arg = arg, .limit = limit};
+    bson_t running = BSON_INITIALIZER, filter = BSON_INITIALIZER;
+    struct sk_time_walk walk = {
+        .leading = &running,
+        .filter = &filter,
+        .field = "lastActiveAt",
+        .from = SK_WINDOW_TIME_MIN,
+        .end = before_ms - 1,
+        .width = atomic_load(&store->hints.idle_width),
+        .budget_us = store->scan_budget_us,
+        .want = limit,
+        .fn = hand_out_idle,
+        .arg = &scan,
+    };
+    struct sk_mongo_op op;
+    int result;
+
+    if (limit <= 0)
+        return 0;
+    if (walk.end < SK_WINDOW_TIME_MIN || cursor->last_active_at > walk.end) {
+        memset(cursor, 0, sizeof(*cursor));
+        return 0;
+    }
+    if (sk_mongo_begin(store, call, SK_MONGO_SCAN, &op, err) != 0)
+        return -1;
+    BSON_APPEND_UTF8(&running, "status", sk_status_name(SK_STATUS_RUNNING));
+    result = walk_idle(&op, cursor, &walk, &scan, err);
+    sk_mongo_end(&op);
+    bson_destroy(&running);
+    bson_destroy(&filter);
     return result;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define LIST_BUDGET_US 1000000
+#define SCAN_BUDGET_US 2000000
 
 static const struct sk_store_ops mongo_ops = {
     .get = sk_mongo_get,
@@ -16,6 +17,7 @@ static const struct sk_store_ops mongo_ops = {
     .remove = sk_mongo_remove,
     .heartbeat = sk_mongo_heartbeat,
     .scan = sk_mongo_scan,
+    .scan_idle = sk_mongo_scan_idle,
     .get_many = sk_mongo_get_many,
     .outbox_pull = sk_mongo_outbox_pull,
     .timeline_apply = sk_mongo_timeline_apply,
@@ -70,6 +72,7 @@ int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct 
     store->sched = sched;
     store->source_check = config->source_check;
     store->list_budget_us = LIST_BUDGET_US;
+    store->scan_budget_us = SCAN_BUDGET_US;
     pthread_mutex_init(&store->lock, NULL);
     pthread_mutex_init(&store->stats_lock, NULL);
     pthread_mutex_init(&store->source_lock, NULL);

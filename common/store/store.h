@@ -87,10 +87,15 @@ enum sk_list_sort {
 };
 
 enum sk_scan_kind {
-    SK_SCAN_TRANSITIONAL, /* every record with an operation that is not blocked, oldest heartbeat first */
-    SK_SCAN_IDLE,         /* running, lastActiveAt < before_ms, oldest first */
-    SK_SCAN_OUTBOX,       /* records with pending events (sparse index on outbox.id) */
-    SK_SCAN_QUOTA,        /* every record that counts for quota: only sandbox_id, team_id, status are filled */
+    /* Every record with an operation that is not blocked, oldest heartbeat first; before_ms != 0: older than that. */
+    SK_SCAN_TRANSITIONAL,
+    SK_SCAN_OUTBOX, /* records with pending events (sparse index on outbox.id) */
+    SK_SCAN_QUOTA,  /* every record that counts for quota: only sandbox_id, team_id, status are filled */
+};
+/* Where a scan of idle records goes on: behind the record `oid` at this moment. All zero = at the oldest. */
+struct sk_idle_cursor {
+    int64_t last_active_at;
+    char oid[25]; /* "" = at the moment itself */
 };
 /* Called for each record found; return false to stop. The pointer is valid during the call only. `events` are the
  * pending outbox events (SK_SCAN_OUTBOX, get_many), in order of sequence. */
@@ -149,9 +154,15 @@ struct sk_store_ops {
     /* One updateMany: operation.heartbeatAt = now_ms for those of the operations that `owner` still owns. */
     int (*heartbeat)(void *self, const char *owner, const struct sk_heartbeat *items, int count, int64_t now_ms,
                      struct sk_error *err);
-    /* before_ms: see the kind; limit bounds the number of records handed out. */
+    /* before_ms: see the kind, else 0; limit bounds the number of records handed out. */
     int (*scan)(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit, sk_scan_fn fn,
                 void *arg, struct sk_error *err);
+    /* Running records with lastActiveAt < before_ms, oldest first, from *cursor on. Leaves in *cursor where to go on:
+     * behind the last one handed out, all zero when nothing is left. Records that do not move are handed out once per
+     * walk. A call that would take too long ends early, with fewer than `limit` or none; the cursor has moved all the
+     * same. On error *cursor is as it was. */
+    int (*scan_idle)(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                     sk_scan_fn fn, void *arg, struct sk_error *err);
     /* Reads several records at once (parked commands): calls fn for those that exist. count <= 1024. */
     int (*get_many)(void *self, struct sk_call *call, const char (*sandbox_ids)[SK_SANDBOX_ID_SIZE], int count,
                     sk_scan_fn fn, void *arg, struct sk_error *err);

@@ -234,6 +234,34 @@ int sk_walk_time(struct sk_mongo_op *op, struct sk_time_walk *walk, struct sk_er
     return 0;
 }
 
+int sk_walk_ties(struct sk_mongo_op *op, const struct sk_time_walk *walk, const bson_t *filter, int64_t at,
+                 const char *oid, struct sk_error *err)
+{
+    bson_t query = BSON_INITIALIZER, opts = BSON_INITIALIZER, sort, range, not, other;
+    bson_oid_t after;
+    int result;
+
+    bson_oid_init_from_string(&after, oid);
+    BSON_APPEND_DOCUMENT_BEGIN(&query, walk->field, &range);
+    BSON_APPEND_DATE_TIME(&range, "$gte", at);
+    BSON_APPEND_DATE_TIME(&range, "$lt", at + 1);
+    bson_append_document_end(&query, &range);
+    BSON_APPEND_DOCUMENT_BEGIN(&query, "_id", &not );
+    BSON_APPEND_DOCUMENT_BEGIN(&not, "$not", &other);
+    BSON_APPEND_OID(&other, walk->descending ? "$gte" : "$lte", &after);
+    bson_append_document_end(&not, &other);
+    bson_append_document_end(&query, &not );
+    bson_concat(&query, filter);
+    BSON_APPEND_DOCUMENT_BEGIN(&opts, "sort", &sort);
+    BSON_APPEND_INT32(&sort, "_id", walk->descending ? -1 : 1);
+    bson_append_document_end(&opts, &sort);
+    BSON_APPEND_INT64(&opts, "limit", walk->want);
+    result = sk_mongo_find(op, SK_MONGO_INSTANCES, &query, &opts, walk->fn, walk->arg, err);
+    bson_destroy(&opts);
+    bson_destroy(&query);
+    return result;
+}
+
 int sk_walk_from_oldest(struct sk_mongo_op *op, struct sk_time_walk *walk, atomic_llong *oldest, bool learn,
                         struct sk_error *err)
 {

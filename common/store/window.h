@@ -44,6 +44,11 @@ struct sk_time_walk {
     int64_t next; /* where an unfinished walk that ran out of time goes on */
 };
 SK_MUST_USE int sk_walk_time(struct sk_mongo_op *op, struct sk_time_walk *walk, struct sk_error *err);
+/* The documents at the moment `at` that stand behind the one of this _id, at most walk->want of them. `filter` is all
+ * of the walk's filter but the field itself, with what leads in a walk hidden: with a condition on _id the fast twin
+ * reads all that has the leading value (0.8 s at 20,000), while one moment of the plain index holds next to nothing. */
+SK_MUST_USE int sk_walk_ties(struct sk_mongo_op *op, const struct sk_time_walk *walk, const bson_t *filter, int64_t at,
+                             const char *oid, struct sk_error *err);
 /* An ascending walk from the beginning of time. Windows cannot be laid out without knowing where documents begin, so
  * that is remembered in *oldest, a hint that is never trusted: what lies before it is asked for too. `learn` = this
  * walk sees everything the hint stands for. */

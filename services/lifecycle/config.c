@@ -129,6 +129,8 @@ const struct sk_config_key lc_config_keys[] = {
         "Waiting for the confirmation of a stream."),
     INT(stale_sweep_ms, "SANDKEEP_LIFECYCLE_STALE_SWEEP_MS", 2000, 50, 3600000, "ms", "Period of the stale sweep."),
     INT(idle_sweep_ms, "SANDKEEP_LIFECYCLE_IDLE_SWEEP_MS", 30000, 50, 3600000, "ms", "Period of the idle sweep."),
+    INT(idle_look_max, "SANDKEEP_LIFECYCLE_IDLE_LOOK_MAX", 65536, 16, 1000000, "count",
+        "Idle sandboxes that one idle sweep looks at; the next one goes on behind them."),
     INT(orphan_sweep_ms, "SANDKEEP_LIFECYCLE_ORPHAN_SWEEP_MS", 300000, 100, 86400000, "ms",
         "Period of the orphan sweep."),
     INT(quota_recount_ms, "SANDKEEP_LIFECYCLE_QUOTA_RECOUNT_MS", 600000, 100, 86400000, "ms",
@@ -258,6 +260,7 @@ void lc_config_settings(const struct lc_config *c, const struct sk_sched *sched,
     s->orphan_grace_ms = c->orphan_grace_ms;
     s->orphan_remove = c->orphan_remove;
     s->idle_stop_ms = c->suspend_minutes * 60000;
+    s->idle_look_max = (int)c->idle_look_max;
     s->quota_global = c->max_active;
     s->quota_per_team = c->max_per_team;
     s->quota_grace_ms = c->quota_grace_ms;

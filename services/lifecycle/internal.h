@@ -36,7 +36,8 @@
 #define LC_HINTS_MAX          4096            /* events waiting for the relay in memory; more are found by its scan */
 #define LC_OBSERVED_MAX       16384           /* transitional records watched for a silent owner */
 #define LC_SCAN_LIMIT         4096            /* records found by one sweep */
-#define LC_IDLE_LOOK_MAX      65536           /* looked at by an idle sweep: pinned records must not hide the others */
+#define LC_IDLE_PAGE          1024            /* idle records asked for at once */
+#define LC_IDLE_LOOK_MAX      65536           /* looked at by one idle sweep; the next one goes on behind them */
 
 /* ---- answers --------------------------------------------------------------------------------------------------------
  */

@@ -55,6 +55,7 @@ struct lc_settings {
     int64_t orphan_grace_ms;                                                  /* 10 min */
     bool orphan_remove;                                                       /* false: report only */
     int64_t idle_stop_ms;                 /* AGENT_SANDBOX_SUSPEND_MINUTES 60; 0 = off */
+    int idle_look_max;                    /* records looked at by one idle sweep: 65 536; the next one goes on */
     int64_t quota_global, quota_per_team; /* 0 = unlimited */
     int64_t quota_grace_ms;               /* 60 000: a slot younger than this is never recounted away */
     int64_t ready_timeout_ms;             /* waiting for the command channel of a new sandbox: 300 000 */

@@ -45,6 +45,7 @@ void lc_settings_defaults(struct lc_settings *s)
     s->publish_timeout_ms = 5000;
     s->stale_sweep_ms = 2000;
     s->idle_sweep_ms = 30000;
+    s->idle_look_max = LC_IDLE_LOOK_MAX;
     s->orphan_sweep_ms = 5 * 60000;
     s->quota_recount_ms = 10 * 60000;
     s->orphan_grace_ms = 10 * 60000;

@@ -38,6 +38,7 @@ struct lc_config {
     int64_t fastgpt_short_stale_ms, fastgpt_long_stale_ms;
     int64_t retry_limit, retry_first_ms, retry_max_ms, command_failures_limit;
     int64_t relay_batch, relay_window_ms, relay_poll_ms, publish_timeout_ms;
+    int64_t idle_look_max;
     int64_t stale_sweep_ms, idle_sweep_ms, orphan_sweep_ms, quota_recount_ms, orphan_grace_ms, quota_grace_ms;
     bool orphan_remove;
     int64_t ready_timeout_ms, phase_deadline_scale_pct;

@@ -22,8 +22,9 @@ struct sweep {
     uint64_t scan;
     int64_t gap_ms;
     char (*ids)[SK_SANDBOX_ID_SIZE];
-    int count;
+    int count, looked;
     int64_t now_ms;
+    struct sk_idle_cursor idle_at; /* where the next idle sweep goes on */
 };
 
 static void add(struct sweep *s, const char *sandbox_id)
@@ -37,6 +38,8 @@ static void post_all(struct sweep *s, enum lc_job_kind kind)
     for (int i = 0; i < s->count; i++)
         lc_dispatch_post(s->replica, kind, s->ids[i]);
 }
+
+static int64_t look_after_urgent(struct sweep *s);
 
 /* ---- stale operations --------------------------------------------------------------------------- */
 /* Remembers what the heartbeat looked like. Silence is the time between scans that both saw the same value, from the
@@ -145,19 +148,48 @@ static bool look_at_idle(void *arg, const struct sk_instance *record, const stru
 
     (void)events;
     (void)count;
+    s->looked++;
     if (!record->malformed && record->status == SK_STATUS_RUNNING && !sk_instance_pinned(record, s->now_ms) &&
         lc_provider(s->replica, record->provider) != NULL)
         add(s, record->sandbox_id);
-    return s->count < LC_SCAN_LIMIT;
+    return true;
 }
 
+static int idle_page(struct sweep *s, int limit)
+{
+    struct lc_replica *r = s->replica;
+    struct sk_error err = {.code = SK_OK};
+    struct sk_call call;
+    int rc;
+
+    s->count = s->looked = 0;
+    s->now_ms = sk_wall_ms(r->sched);
+    sk_call_init(&call, r->sched);
+    call.deadline_us = sk_mono_us(r->sched) + LC_COMMIT_MS * 1000;
+    rc = r->seams.store->ops->scan_idle(r->seams.store->self, &call, &s->idle_at, s->now_ms - r->settings.idle_stop_ms,
+                                        limit < LC_IDLE_PAGE ? limit : LC_IDLE_PAGE, look_at_idle, s, &err);
+    lc_note_store(r, rc == 0);
+    return rc;
+}
+
+/* A sweep looks at so many records and stops so many at most. Those that stay idle and are not stopped (pinned, of
+ * somebody else's provider) must hide nobody for ever, so the next sweep goes on where this one ended. */
 static void sweep_idle(struct sweep *s)
 {
-    int64_t idle_ms = s->replica->settings.idle_stop_ms;
+    struct lc_replica *r = s->replica;
+    int left = r->settings.idle_look_max, posts_left = LC_SCAN_LIMIT;
 
-    if (idle_ms > 0 &&
-        scan(s, SK_SCAN_IDLE, sk_wall_ms(s->replica->sched) - idle_ms, LC_IDLE_LOOK_MAX, look_at_idle) == 0)
+    while (r->settings.idle_stop_ms > 0 && left > 0 && posts_left > 0 && !lc_draining(r)) {
+        if (idle_page(s, left < posts_left ? left : posts_left) != 0)
+            return;
         post_all(s, LC_JOB_IDLE_STOP);
+        left -= s->looked;
+        posts_left -= s->count;
+        /* At the end; or a slow store: not all of this sweep's time for it. */
+        if (s->idle_at.last_active_at == 0 || s->looked == 0)
+            return;
+        (void)look_after_urgent(s);
+    }
 }
 
 /* ---- provider objects --------------------------------------------------------------------------- */
@@ -236,8 +268,6 @@ static void judge_orphans(struct lc_replica *r, const struct page *page)
             lc_dispatch_post(r, LC_JOB_SETTLE, remote->sandbox_id);
     }
 }
-
-static int64_t look_after_urgent(struct sweep *s);
 
 static void sweep_provider(struct sweep *s, const struct sk_provider *p, struct page *page)
 {

@@ -107,6 +107,7 @@ static void draw_settings(struct sim_scenario *s, struct sim_rng *rng)
     lc->publish_timeout_ms = 500;
     lc->stale_sweep_ms = 300;
     lc->idle_sweep_ms = 700;
+    lc->idle_look_max = 2; /* fewer than there may be */
     lc->orphan_sweep_ms = 3000;
     lc->quota_recount_ms = 4000;
     lc->orphan_grace_ms = 8000;

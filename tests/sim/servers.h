@@ -79,6 +79,8 @@ void sim_store_seam(struct sim_inc *inc);
 struct sim_doc *sim_store_doc(struct sim_world *w, const char *sandbox_id); /* NULL = no record */
 const struct sim_result_record *sim_store_result(struct sim_world *w, const char *sandbox_id, const char *command_id);
 /* The reading half of the seam (store_queries.c). */
+int sim_store_scan_idle(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                        sk_scan_fn fn, void *arg, struct sk_error *err);
 int sim_store_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit,
                    sk_scan_fn fn, void *arg, struct sk_error *err);
 int sim_store_get_many(void *self, struct sk_call *call, const char (*ids)[SK_SANDBOX_ID_SIZE], int count,

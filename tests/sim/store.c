@@ -690,6 +690,7 @@ static const struct sk_store_ops store_ops = {
     .remove = seam_remove,
     .heartbeat = seam_heartbeat,
     .scan = sim_store_scan,
+    .scan_idle = sim_store_scan_idle,
     .get_many = sim_store_get_many,
     .outbox_pull = seam_outbox_pull,
     .timeline_apply = seam_timeline_apply,

@@ -32,15 +32,13 @@ static void *many(const struct sim_world *w, size_t item)
     return p;
 }
 
-static bool scan_wants(const struct sim_doc *doc, enum sk_scan_kind kind, int64_t before_ms)
+static bool scan_wants(const struct sim_doc *doc, enum sk_scan_kind kind)
 {
     if (doc == NULL || doc->i.malformed)
         return false;
     switch (kind) {
     case SK_SCAN_TRANSITIONAL:
         return doc->i.has_operation && doc->i.operation.blocked[0] == '\0';
-    case SK_SCAN_IDLE:
-        return doc->i.status == SK_STATUS_RUNNING && doc->i.last_active_at < before_ms;
     case SK_SCAN_OUTBOX:
         return doc->outbox_count > 0;
     default:
@@ -50,7 +48,7 @@ static bool scan_wants(const struct sim_doc *doc, enum sk_scan_kind kind, int64_
 
 static int64_t scan_order(const struct sk_instance *i, enum sk_scan_kind kind)
 {
-    return kind == SK_SCAN_TRANSITIONAL ? i->operation.heartbeat_at : kind == SK_SCAN_IDLE ? i->last_active_at : 0;
+    return kind == SK_SCAN_TRANSITIONAL ? i->operation.heartbeat_at : 0;
 }
 
 /* What a cursor holds: copies, so that records may change while the caller looks at them. */
@@ -73,7 +71,7 @@ static struct snapshot snapshot(const struct sim_doc *doc, bool with_events)
     return out;
 }
 
-static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_scan_kind kind, int64_t before_ms)
+static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_scan_kind kind)
 {
     int count = 0;
 
@@ -81,7 +79,7 @@ static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_sca
         const struct sim_doc *doc = w->store->docs[d];
         int at = count;
 
-        if (!scan_wants(doc, kind, before_ms))
+        if (!scan_wants(doc, kind))
             continue;
         while (at > 0 && scan_order(&out[at - 1].i, kind) > scan_order(&doc->i, kind)) {
             out[at] = out[at - 1];
@@ -96,16 +94,17 @@ static int take_snapshots(struct sim_world *w, struct snapshot *out, enum sk_sca
 int sim_store_scan(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit,
                    sk_scan_fn fn, void *arg, struct sk_error *err)
 {
-    static const char *const names[] = {"transitional", "idle", "outbox", "quota"};
+    static const char *const names[] = {"transitional", "outbox", "quota"};
     struct sim_io io = IO(self, call, SIM_STORE_SCAN, names[kind], false);
     struct sim_inc *inc = self;
     struct snapshot *found = NULL;
     int count = 0, told = 0, status = -1;
 
+    (void)before_ms;
     if (sim_send(&io, err) == SIM_REFUSED)
         goto out;
     found = many(inc->w, sizeof(*found));
-    count = take_snapshots(inc->w, found, kind, before_ms);
+    count = take_snapshots(inc->w, found, kind);
     if (sim_reply(&io, err) != 0)
         goto out;
     while (told < count && told < limit) {
@@ -372,6 +371,52 @@ int sim_store_list(void *self, struct sk_call *call, const struct sk_list_filter
         *next = cursor_make(after, query_of(filter, sort));
     sim_done(&io, told, "= %d", told);
     return 0;
+}
+
+int sim_store_scan_idle(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                        sk_scan_fn fn, void *arg, struct sk_error *err)
+{
+    static const struct sk_list_filter running = {.statuses = 1u << SK_STATUS_RUNNING};
+    struct sim_io io = IO(self, call, SIM_STORE_SCAN, "idle", false);
+    struct sim_inc *inc = self;
+    struct sk_instance *found = NULL;
+    struct place place = {.time = cursor->last_active_at};
+    const struct sk_instance *r;
+    int count = 0, told = 0;
+    bool finished = false, go_on = true;
+
+    if (sim_send(&io, err) == SIM_REFUSED)
+        goto failed;
+    memcpy(place.id, cursor->oid, sizeof(cursor->oid));
+    found = many(inc->w, sizeof(*found));
+    while (count < limit && !finished) {
+        r = next_record(inc->w, &running, SK_LIST_BY_LAST_ACTIVE_ASC, &place);
+        finished = r == NULL || r->last_active_at >= before_ms;
+        if (!finished) {
+            found[count++] = *r;
+            place = place_of(r, SK_LIST_BY_LAST_ACTIVE_ASC);
+        }
+    }
+    if (sim_reply(&io, err) != 0)
+        goto failed;
+    while (told < count && go_on) {
+        sim_monitor_read(inc->w, inc, found[told].sandbox_id, &found[told], 0);
+        go_on = fn(arg, &found[told], NULL, 0);
+        told++;
+    }
+    if (finished && go_on) {
+        memset(cursor, 0, sizeof(*cursor));
+    } else if (told > 0) {
+        cursor->last_active_at = found[told - 1].last_active_at;
+        memcpy(cursor->oid, found[told - 1].oid, sizeof(cursor->oid));
+    }
+    sim_done(&io, told, "= %d records", told);
+    free(found);
+    return 0;
+failed:
+    sim_done(&io, -1, "failed");
+    free(found);
+    return -1;
 }
 
 int sim_store_stats(void *self, struct sk_call *call, struct sk_stats *out, struct sk_error *err)

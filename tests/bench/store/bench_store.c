@@ -475,8 +475,27 @@ static void bench_list(const struct sk_store *store, const char *name, const str
     free(samples.ms);
 }
 
-static void bench_scan(const struct sk_store *store, const char *name, enum sk_scan_kind kind, int64_t before_ms,
-                       int limit)
+static void bench_idle(const struct sk_store *store, const char *name, int64_t before_ms, int limit, bool go_on)
+{
+    struct samples samples = {0};
+    struct sk_idle_cursor cursor = {0};
+    int records = 0;
+
+    for (int i = 0; i < 50; i++) {
+        struct sk_error err = {0};
+        double start = now_ms();
+
+        if (!go_on)
+            memset(&cursor, 0, sizeof(cursor));
+        if (store->ops->scan_idle(store->self, NULL, &cursor, before_ms, limit, ignore, &records, &err) != 0)
+            fail(name, err.message);
+        add(&samples, now_ms() - start);
+    }
+    report(name, &samples);
+    free(samples.ms);
+}
+
+static void bench_scan(const struct sk_store *store, const char *name, enum sk_scan_kind kind, int limit)
 {
     struct samples samples = {0};
     int records = 0;
@@ -485,7 +504,7 @@ static void bench_scan(const struct sk_store *store, const char *name, enum sk_s
         struct sk_error err = {0};
         double start = now_ms();
 
-        if (store->ops->scan(store->self, NULL, kind, before_ms, limit, ignore, &records, &err) != 0)
+        if (store->ops->scan(store->self, NULL, kind, 0, limit, ignore, &records, &err) != 0)
             fail(name, err.message);
         add(&samples, now_ms() - start);
     }
@@ -526,10 +545,11 @@ static void bench_lists(const char *uri, const struct sk_store *store, int count
             bench_list(store, name, &filters[f].filter, (enum sk_list_sort)sort, 60);
         }
     }
-    bench_scan(store, "idle scan, nothing due", SK_SCAN_IDLE, now - 40000000LL * 1000, 100);
-    bench_scan(store, "idle scan, 100 of many due", SK_SCAN_IDLE, now, 100);
-    bench_scan(store, "pending outboxes", SK_SCAN_OUTBOX, 0, 300);
-    bench_scan(store, "100 of all in progress", SK_SCAN_TRANSITIONAL, 0, 100);
+    bench_idle(store, "idle scan, nothing due", now - 40000000LL * 1000, 100, false);
+    bench_idle(store, "idle scan, 100 of many due", now, 100, false);
+    bench_idle(store, "idle scan, the next 1,024 of many", now, 1024, true);
+    bench_scan(store, "pending outboxes", SK_SCAN_OUTBOX, 300);
+    bench_scan(store, "100 of all in progress", SK_SCAN_TRANSITIONAL, 100);
     for (int i = 0; i < 3; i++) {
         struct sk_stats stats;
 

@@ -125,6 +125,7 @@ static bool note(void *arg, const struct sk_instance *instance, const struct sk_
 START_TEST(test_malformed)
 {
     struct sk_error err = {0};
+    struct sk_idle_cursor idle;
     struct mf f;
 
     mf_open(&f, 0, "", 4);
@@ -168,8 +169,10 @@ START_TEST(test_malformed)
         seen.sandbox_id = good.sandbox_id;
         ck_assert_int_eq(OPS->scan(SELF, NULL, SK_SCAN_TRANSITIONAL, 0, 1000, note, &seen, &err), 0);
         ck_assert_int_eq(OPS->scan(SELF, NULL, SK_SCAN_OUTBOX, 0, 1000, note, &seen, &err), 0);
+        idle = (struct sk_idle_cursor){0};
         ck_assert_int_eq(
-            OPS->scan(SELF, NULL, SK_SCAN_IDLE, sk_wall_ms(&sk_sched_system) + 1000, 1000, note, &seen, &err), 0);
+            OPS->scan_idle(SELF, NULL, &idle, sk_wall_ms(&sk_sched_system) + 1000, 1000, note, &seen, &err), 0);
+        ck_assert_int_eq(idle.last_active_at, 0);
         ck_assert_int_eq(seen.found, seen.malformed);
         memset(&seen, 0, sizeof(seen));
         seen.sandbox_id = good.sandbox_id;

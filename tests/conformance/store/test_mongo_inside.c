@@ -343,13 +343,27 @@ START_TEST(test_narrow_windows)
         }
     }
     {
-        int found = 0;
+        struct sk_idle_cursor cursor = {0};
+        int found = 0, calls = 0;
 
         atomic_store(&store->hints.oldest_running, base + 7);
         atomic_store(&store->hints.idle_width, 3);
-        ck_assert_msg(OPS->scan(SELF, NULL, SK_SCAN_IDLE, base + 50, 1000, count_record, &found, &err) == 0, "%s",
+        ck_assert_msg(OPS->scan_idle(SELF, NULL, &cursor, base + 50, 1000, count_record, &found, &err) == 0, "%s",
                       err.message);
         ck_assert_int_eq(found, 50);
+        ck_assert_int_eq(cursor.last_active_at, 0);
+        /* Without any time the walk goes on all the same, a window a call. */
+        store->scan_budget_us = -1;
+        found = 0;
+        do {
+            atomic_store(&store->hints.oldest_running, base + 7);
+            atomic_store(&store->hints.idle_width, 3);
+            ck_assert_msg(OPS->scan_idle(SELF, NULL, &cursor, base + 50, 1000, count_record, &found, &err) == 0, "%s",
+                          err.message);
+            ck_assert_int_lt(++calls, 50);
+        } while (cursor.last_active_at != 0);
+        ck_assert_int_eq(found, 50);
+        ck_assert_int_gt(calls, 3);
     }
     mf_close(&f);
 }

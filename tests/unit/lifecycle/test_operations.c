@@ -525,29 +525,35 @@ static void a_worker_is_stuck_until_it_comes_back(struct bench *b)
 }
 PLAY(a_worker_is_stuck_until_it_comes_back)
 
-#define PINNED 5000
+#define CROWD    50
+#define LOOK_MAX 16
 
-/* More pinned records than a sweep takes, all idle for longer than the one that is not pinned. */
-static int scan_between(void *self, struct sk_call *call, enum sk_scan_kind kind, int64_t before_ms, int limit,
-                        sk_scan_fn fn, void *arg, struct sk_error *err)
+static struct crowd {
+    int64_t pinned_until[CROWD];
+    int calls, looked;
+} crowd;
+
+/* A crowd of records, all idle for long, the oldest first; most of them are pinned. */
+static int scan_crowd(void *self, struct sk_call *call, struct sk_idle_cursor *cursor, int64_t before_ms, int limit,
+                      sk_scan_fn fn, void *arg, struct sk_error *err)
 {
     struct sk_instance i = record(bench, SK_STATUS_RUNNING, 3);
+    int n = (int)cursor->last_active_at;
 
     (void)self;
     (void)call;
     (void)before_ms;
     (void)err;
-    if (kind != SK_SCAN_IDLE)
-        return 0;
-    i.pin_count = 1;
-    i.pins[0].expires_at = sk_wall_ms(&bench->inc->clock) + 3600000;
-    for (int n = 0; n <= PINNED && n < limit; n++) {
+    crowd.calls++;
+    for (int told = 0; n < CROWD && told < limit; told++, n++) {
         snprintf(i.sandbox_id, sizeof(i.sandbox_id), "app-%016x", n);
-        if (n == PINNED)
-            i.pin_count = 0;
+        i.pin_count = crowd.pinned_until[n] != 0;
+        i.pins[0].expires_at = crowd.pinned_until[n];
+        crowd.looked++;
         if (!fn(arg, &i, NULL, 0))
             break;
     }
+    cursor->last_active_at = n < CROWD ? n : 0;
     return 0;
 }
 
@@ -556,22 +562,51 @@ static void sweep(void *replica)
     lc_sweep_main(replica);
 }
 
-static void pinned_records_do_not_hide_idle_ones(struct bench *b)
+/* What the last sweep posted: the number in the id, -1 = nothing. Sleeps until well after the next one. */
+static int swept(struct bench *b)
 {
-    char expected[SK_SANDBOX_ID_SIZE];
-    const struct lc_view *post;
+    struct lc_view *post;
+    int number = -1;
 
-    b->store.scan = scan_between;
+    ck_assert_int_le(crowd.looked, LOOK_MAX);
+    ck_assert_int_gt(crowd.looked, 0);
+    ck_assert_int_le((int)sk_list_length(&b->replica->posts), 1);
+    if (!sk_list_empty(&b->replica->posts)) {
+        post = SK_LIST_ENTRY(struct lc_view, sk_list_pop_front(&b->replica->posts), link);
+        number = (int)strtol(post->sandbox_id + strlen("app-"), NULL, 16);
+        free(post);
+    }
+    crowd.looked = 0;
+    sim_sleep_us(b->w->sched, b->inc->settings.idle_sweep_ms * SIM_MS);
+    return number;
+}
+
+/* More pinned records at the front than a sweep looks at: the next one goes on behind them, and after the last record
+ * the walk begins at the oldest again. */
+static void pinned_records_hide_no_idle_one(struct bench *b)
+{
+    int64_t far = sk_wall_ms(&b->inc->clock) + 3600000;
+
+    memset(&crowd, 0, sizeof(crowd));
+    for (int n = 0; n < CROWD - 1; n++)
+        crowd.pinned_until[n] = far;
+    b->store.scan_idle = scan_crowd;
+    b->inc->settings.idle_look_max = LOOK_MAX;
     begin(b);
     sim_spawn(&b->inc->group, "sweep", sweep, b->replica);
-    sim_sleep_us(b->w->sched, (b->inc->settings.idle_sweep_ms + 100) * SIM_MS);
-    snprintf(expected, sizeof(expected), "app-%016x", PINNED);
-    ck_assert_int_eq((int)sk_list_length(&b->replica->posts), 1);
-    post = SK_LIST_ENTRY(struct lc_view, b->replica->posts.next, link);
-    ck_assert_str_eq(post->sandbox_id, expected);
+    while (crowd.calls == 0)
+        sim_sleep_us(b->w->sched, SIM_MS);
+    sim_sleep_us(b->w->sched, b->inc->settings.idle_sweep_ms * SIM_MS / 2);
+    crowd.pinned_until[3] = 0; /* too late for this walk */
+    ck_assert_int_eq(swept(b), -1);
+    ck_assert_int_eq(swept(b), -1);
+    ck_assert_int_eq(swept(b), -1);
+    crowd.pinned_until[CROWD - 1] = far;
+    ck_assert_int_eq(swept(b), CROWD - 1);
+    ck_assert_int_eq(swept(b), 3);
     end(b);
 }
-PLAY(pinned_records_do_not_hide_idle_ones)
+PLAY(pinned_records_hide_no_idle_one)
 
 SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_removes_what_it_judged,
               test_what_is_left_of_a_former_life_is_not_the_sandbox,
@@ -579,4 +614,4 @@ SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_rem
               test_a_lost_owner_leaves_what_the_next_one_relies_on, test_an_ensure_gives_its_worker_back,
               test_a_stop_is_done_once, test_an_operation_is_abandoned_once,
               test_an_operation_has_the_name_of_who_wants_it, test_a_delete_goes_on_beside_whom_it_overtook,
-              test_a_worker_is_stuck_until_it_comes_back, test_pinned_records_do_not_hide_idle_ones)
+              test_a_worker_is_stuck_until_it_comes_back, test_pinned_records_hide_no_idle_one)
