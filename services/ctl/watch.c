@@ -127,7 +127,8 @@ static json_t *event_json(natsMsg *message)
     } names[] = {{SK_HEADER_CE_VERSION, "specversion"}, {SK_HEADER_CE_ID, "id"},
                  {SK_HEADER_CE_TYPE, "type"},           {SK_HEADER_CE_SOURCE, "source"},
                  {SK_HEADER_CE_SUBJECT, "subject"},     {SK_HEADER_CE_TIME, "time"},
-                 {"content-type", "datacontenttype"},   {SK_HEADER_TRACEPARENT, "traceparent"}};
+                 {"content-type", "datacontenttype"},   {SK_HEADER_TRACEPARENT, "traceparent"},
+                 {SK_HEADER_TRACESTATE, "tracestate"}};
     json_t *event = json_object(), *data = ctl_message_json(message);
 
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

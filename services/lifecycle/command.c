@@ -93,16 +93,61 @@ static bool traceparent_valid(const char *text)
     return true;
 }
 
+/* One member of a tracestate, "key=value", without the white space around it. */
+static bool trace_member_valid(const char *member, size_t len)
+{
+    const char *equals = memchr(member, '=', len);
+    size_t key = equals != NULL ? (size_t)(equals - member) : 0;
+
+    if (key == 0 || key > 256 || len - key < 2 || !(islower((unsigned char)*member) || isdigit((unsigned char)*member)))
+        return false;
+    for (size_t i = 0; i < key; i++) {
+        if (!islower((unsigned char)member[i]) && !isdigit((unsigned char)member[i]) &&
+            (member[i] == '\0' || strchr("_-*/@", member[i]) == NULL))
+            return false;
+    }
+    for (size_t i = key + 1; i < len; i++) {
+        if (member[i] < 0x20 || member[i] > 0x7e || member[i] == '=')
+            return false;
+    }
+    return true;
+}
+
+/* W3C trace context: at most 32 members, separated by commas; empty ones are allowed. It means something to those who
+ * wrote it only, so it is passed on as it is, or not at all. */
+static bool tracestate_valid(const char *text)
+{
+    int members = 0;
+
+    if (strlen(text) > LC_TRACESTATE_MAX)
+        return false;
+    while (*text != '\0') {
+        size_t len;
+
+        text += strspn(text, ", \t");
+        len = strcspn(text, ",");
+        while (len > 0 && (text[len - 1] == ' ' || text[len - 1] == '\t'))
+            len--;
+        if (len > 0 && (++members > 32 || !trace_member_valid(text, len)))
+            return false;
+        text += strcspn(text, ",");
+    }
+    return members > 0;
+}
+
 static void parse_headers(const struct sk_delivery *delivery, const char *prefix, struct lc_command *out)
 {
     const char *reply = sk_delivery_header(delivery, SK_HEADER_REPLY_TO);
     const char *trace = sk_delivery_header(delivery, SK_HEADER_TRACEPARENT);
+    const char *state = sk_delivery_header(delivery, SK_HEADER_TRACESTATE);
 
     if (reply != NULL &&
         (!sk_reply_subject_valid(reply, prefix) || !sk_copy(out->reply_to, sizeof(out->reply_to), reply)))
         out->reply_ignored = true;
     if (trace != NULL && traceparent_valid(trace) && !sk_copy(out->traceparent, sizeof(out->traceparent), trace))
         out->traceparent[0] = '\0';
+    if (state != NULL && out->traceparent[0] != '\0' && tracestate_valid(state))
+        out->tracestate = state;
 }
 
 /* A bounded text without control characters; *present may be NULL. */

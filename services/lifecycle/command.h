@@ -14,6 +14,7 @@
 #define LC_DEADLINE_MS_MAX 3600000
 #define LC_CPU_COUNT_MAX   1024.0
 #define LC_MEMORY_MIB_MAX  4194304.0
+#define LC_TRACESTATE_MAX  512 /* bytes; W3C: what everybody has to pass on */
 
 enum lc_verb {
     LC_VERB_NONE = 0,
@@ -56,6 +57,7 @@ struct lc_command {
     char reply_to[LC_REPLY_TO_SIZE]; /* "" = nobody asks */
     bool reply_ignored;              /* a Sandbox-Reply-To was there but is not usable: log it */
     char traceparent[SK_TRACEPARENT_SIZE];
+    const char *tracestate; /* the delivery's, as long as that lives; NULL = none, or no traceparent to it */
 };
 
 /* Fills *out from a delivery. On -1 the members that could be made out are set all the same (id, sandbox_id, reply_to;

@@ -241,6 +241,7 @@ struct lc_replica {
     atomic_int held_count, job_count, parked_count;
     atomic_llong counters[LC_COUNTER_COUNT];
     atomic_bool store_down, lease_down; /* seen at the last call: no new deliveries meanwhile */
+    atomic_bool store_used, lease_used; /* a call was answered since somebody asked (lc_replica_store_sign) */
 
     pthread_mutex_t jobs_lock; /* jobs, later_jobs, idle, seats */
     struct sk_list jobs, later_jobs, idle, seats;
@@ -280,6 +281,7 @@ struct lc_replica {
     pthread_mutex_t beats_lock;
     struct sk_list beats;
     int beat_count, stuck_count;
+    int beat_sleepers; /* threads that wait for an operation to begin */
     uint64_t beat_serial;
     struct sk_gate *beat_gate;
 
@@ -495,7 +497,7 @@ void lc_pull(struct lc_puller *puller, struct lc_replica *replica);
 void lc_finisher_push(struct lc_replica *replica, struct lc_held *held);
 
 #define LC_MESSAGE_HEADERS 10
-/* A CloudEvent ready to be published; owns its strings through `text`. */
+/* A CloudEvent ready to be published. It owns its strings, but for the tracestate: that is the delivery's. */
 struct lc_event_message {
     struct sk_message message;
     struct sk_header headers[LC_MESSAGE_HEADERS];
@@ -507,7 +509,8 @@ struct lc_event_message {
 /* -1 when out of memory. */
 SK_MUST_USE int lc_message_of_event(struct lc_replica *replica, const struct sk_event *event,
                                     struct lc_event_message *out);
-/* command.completed|failed|rejected: `body` is taken. `type` = "command.completed". */
+/* command.completed|failed|rejected, before the command is acknowledged: `body` is taken. `type` = "command.completed".
+ */
 SK_MUST_USE int lc_message_of_command(struct lc_replica *replica, const struct lc_command *command, const char *type,
                                       const char *id, char *body, struct lc_event_message *out);
 void lc_message_fini(struct lc_event_message *message);

@@ -122,7 +122,7 @@ static void add_header(struct lc_event_message *m, const char *name, char *value
 }
 
 static void finish_message(struct lc_event_message *m, struct lc_replica *r, const char *type, int64_t time,
-                           const char *sandbox_id, const char *traceparent)
+                           const char *sandbox_id, const char *traceparent, const char *tracestate)
 {
     static char version[] = "1.0", json[] = "application/json";
 
@@ -148,6 +148,8 @@ static void finish_message(struct lc_event_message *m, struct lc_replica *r, con
     add_header(m, "content-type", json);
     if (m->trace[0] != '\0')
         add_header(m, SK_HEADER_TRACEPARENT, m->trace);
+    if (tracestate != NULL)
+        add_header(m, SK_HEADER_TRACESTATE, (char *)(uintptr_t)tracestate);
 }
 
 int lc_message_of_event(struct lc_replica *r, const struct sk_event *event, struct lc_event_message *m)
@@ -160,7 +162,9 @@ int lc_message_of_event(struct lc_replica *r, const struct sk_event *event, stru
     if (m->body == NULL)
         return -1;
     sk_copy_cut(m->id, sizeof(m->id), event->id);
-    finish_message(m, r, sk_event_type_name(event->type), event->time, event->sandbox_id, event->traceparent);
+    /* The record keeps the traceparent only (contract/lifecycle.md §2.2): what comes out of an outbox, perhaps in
+     * another replica, has no tracestate. */
+    finish_message(m, r, sk_event_type_name(event->type), event->time, event->sandbox_id, event->traceparent, NULL);
     return 0;
 }
 
@@ -172,7 +176,7 @@ int lc_message_of_command(struct lc_replica *r, const struct lc_command *command
     if (body == NULL)
         return -1;
     sk_copy_cut(m->id, sizeof(m->id), id);
-    finish_message(m, r, type, sk_wall_ms(r->sched), command->sandbox_id, command->traceparent);
+    finish_message(m, r, type, sk_wall_ms(r->sched), command->sandbox_id, command->traceparent, command->tracestate);
     return 0;
 }
 
@@ -254,7 +258,7 @@ void lc_publish_quota_rejected(struct lc_run *run, const char *scope, int64_t li
     if (message.body != NULL) {
         sk_ulid(r->sched, message.id);
         finish_message(&message, r, "quota.rejected", sk_wall_ms(r->sched), run->job->sandbox_id,
-                       command != NULL ? command->traceparent : "");
+                       command != NULL ? command->traceparent : "", command != NULL ? command->tracestate : NULL);
         publish(r, &message.message);
     }
     lc_message_fini(&message);

@@ -233,9 +233,13 @@ def test_a_provider_that_is_not_configured(site, box):
 
 def test_a_trace_goes_through(site, box):
     trace = f"00-{uuid.uuid4().hex}-{uuid.uuid4().hex[:16]}-01"
-    site.bus.send("ensure", box, headers={"traceparent": trace}, deadline_ms=30000).ok()
+    state = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE"
+    site.bus.send("ensure", box, headers={"traceparent": trace, "tracestate": state}, deadline_ms=30000).ok()
     for kind in ("lifecycle.claimed", "lifecycle.completed", "command.completed"):
-        assert site.bus.hear(box.id, kind).headers["traceparent"] == trace
+        headers = site.bus.hear(box.id, kind).headers
+        assert headers["traceparent"] == trace
+        # The record keeps the traceparent only, and lifecycle events come out of it.
+        assert headers.get("tracestate") == (state if kind == "command.completed" else None)
 
 
 def test_nobody_asks(site, box):

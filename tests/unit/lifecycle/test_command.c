@@ -346,5 +346,66 @@ START_TEST(test_hostile_headers)
 }
 END_TEST
 
+/* It goes with a traceparent or not at all, and only what W3C would call one. */
+START_TEST(test_tracestate)
+{
+    static const struct {
+        const char *text;
+        bool kept;
+    } rows[] = {
+        {"congo=t61rcWkgMzE", true},
+        {"rojo=00f067aa0ba902b7,congo=t61rcWkgMzE", true},
+        {"a=1, b=2 ,,\tc=3", true},
+        {"fw529a3039@dt=FfAxMA==", false},
+        {"0tenant@sys=a b", true},
+        {"a_-*/=!~", true},
+        {"", false},
+        {",", false},
+        {"garbage", false},
+        {"=1", false},
+        {"a=", false},
+        {"A=1", false},
+        {"_a=1", false},
+        {"a=1,b", false},
+        {"a b=1", false},
+        {"a=\xc3\xbc", false},
+        {"a=\x7f", false},
+    };
+    char parent[] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", body[] = "{\"id\":\"a\"}";
+    char names[2][16] = {"traceparent", "tracestate"}, text[1024];
+    struct sk_delivery delivery = {.subject = ENSURE, .body = body, .body_len = sizeof(body) - 1, .header_count = 2};
+    struct lc_command command;
+    struct sk_error err = {0};
+
+    delivery.headers[0] = (struct sk_header){names[0], parent};
+    delivery.headers[1] = (struct sk_header){names[1], text};
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        sk_copy_cut(text, sizeof(text), rows[i].text);
+        ck_assert_int_eq(lc_command_parse(&delivery, "sandbox", 10000, &command, &err), 0);
+        ck_assert_msg((command.tracestate != NULL) == rows[i].kept, "row %zu", i);
+        if (rows[i].kept)
+            ck_assert_str_eq(command.tracestate, rows[i].text);
+    }
+    for (size_t members = 31; members <= 33; members++) {
+        text[0] = '\0';
+        for (size_t i = 0; i < members; i++)
+            strcat(text, i == 0 ? "a=1" : ",a=1");
+        ck_assert_int_eq(lc_command_parse(&delivery, "sandbox", 10000, &command, &err), 0);
+        ck_assert((command.tracestate != NULL) == (members <= 32));
+    }
+    for (size_t length = LC_TRACESTATE_MAX - 1; length <= LC_TRACESTATE_MAX + 1; length++) {
+        memset(text, 'a', length);
+        text[1] = '=';
+        text[length] = '\0';
+        ck_assert_int_eq(lc_command_parse(&delivery, "sandbox", 10000, &command, &err), 0);
+        ck_assert((command.tracestate != NULL) == (length <= LC_TRACESTATE_MAX));
+    }
+    strcpy(text, "congo=t61rcWkgMzE");
+    parent[0] = 'x';
+    ck_assert_int_eq(lc_command_parse(&delivery, "sandbox", 10000, &command, &err), 0);
+    ck_assert_ptr_null(command.tracestate);
+}
+END_TEST
+
 SK_CHECK_MAIN("lifecycle command", test_bad_input, test_refusals_name_who_asked, test_size_and_depth, test_defaults,
-              test_everything, test_meaning_hash, test_hostile_headers)
+              test_everything, test_meaning_hash, test_hostile_headers, test_tracestate)
