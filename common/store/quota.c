@@ -162,38 +162,56 @@ int sk_quota_free_slot(struct sk_mongo_op *op, const char *scope, const struct s
 
 /* ---- reserving ------------------------------------------------------------------------------ */
 
-struct held_slots {
-    int64_t *slots;
-    int64_t count, capacity;
-    bool failed;
-};
-
-static bool collect_slot(void *arg, const bson_t *doc)
+void *sk_quota_grow(void *items, size_t count, size_t *capacity, size_t size, bool *failed)
 {
-    struct held_slots *held = arg;
+    size_t wanted = *capacity == 0 ? 256 : *capacity * 2;
+    void *more;
+
+    if (count < *capacity)
+        return items;
+    more = realloc(items, wanted * size);
+    if (more == NULL) {
+        *failed = true;
+        return items;
+    }
+    *capacity = wanted;
+    return more;
+}
+
+static bool collect_number(void *arg, const bson_t *doc)
+{
+    struct sk_quota_numbers *numbers = arg;
     bson_iter_t iter;
 
-    if (held->count == held->capacity) {
-        int64_t capacity = held->capacity == 0 ? 64 : held->capacity * 2;
-        int64_t *slots = realloc(held->slots, (size_t)capacity * sizeof(*slots));
-
-        if (slots == NULL) {
-            held->failed = true;
-            return false;
-        }
-        held->slots = slots;
-        held->capacity = capacity;
-    }
-    if (bson_iter_init_find(&iter, doc, "slot") && sk_bson_int(&iter, 0, SK_QUOTA_SLOTS_MAX, &held->slots[held->count]))
-        held->count++;
+    numbers->list =
+        sk_quota_grow(numbers->list, numbers->count, &numbers->capacity, sizeof(*numbers->list), &numbers->failed);
+    if (numbers->failed)
+        return false;
+    if (bson_iter_init_find(&iter, doc, "slot") &&
+        sk_bson_int(&iter, 0, SK_QUOTA_SLOTS_MAX, &numbers->list[numbers->count]))
+        numbers->count++;
     return true;
 }
 
-int sk_quota_by_number(const void *a, const void *b)
+static int by_number(const void *a, const void *b)
 {
     int64_t left = *(const int64_t *)a, right = *(const int64_t *)b;
 
     return left < right ? -1 : left > right;
+}
+
+int sk_quota_read_numbers(struct sk_mongo_op *op, const bson_t *filter, struct sk_quota_numbers *out,
+                          struct sk_error *err)
+{
+    bson_t *opts = BCON_NEW("projection", "{", "slot", BCON_INT32(1), "}", "batchSize", BCON_INT32(SK_QUOTA_BATCH));
+    int result = sk_mongo_find(op, SK_MONGO_QUOTA, filter, opts, collect_number, out, err);
+
+    bson_destroy(opts);
+    if (result == 0 && out->failed)
+        result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
+    if (result == 0 && out->count > 0)
+        qsort(out->list, out->count, sizeof(*out->list), by_number);
+    return result;
 }
 
 /* The limit was lowered (or a recount took slots beyond it): slots at or above it may be held. Then only numbers below
@@ -201,30 +219,23 @@ int sk_quota_by_number(const void *a, const void *b)
  * only become fewer, so the sum holds also when others work with an older, smaller bound. */
 static int lowered_bound(struct sk_mongo_op *op, const char *scope, int64_t limit, int64_t *bound, struct sk_error *err)
 {
-    struct held_slots held = {.slots = NULL};
-    bson_t filter = BSON_INITIALIZER, *opts;
+    struct sk_quota_numbers held = {.list = NULL};
+    bson_t filter = BSON_INITIALIZER;
     int result;
 
     sk_quota_append_range(&filter, "held", scope, '/');
-    opts = BCON_NEW("projection", "{", "slot", BCON_INT32(1), "}");
-    result = sk_mongo_find(op, SK_MONGO_QUOTA, &filter, opts, collect_slot, &held, err);
-    if (result == 0 && held.failed)
-        result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
+    result = sk_quota_read_numbers(op, &filter, &held, err);
     if (result == 0) {
-        int64_t above = 0, next = held.count - 1;
+        size_t left = held.count; /* those below the bound */
 
-        qsort(held.slots, (size_t)held.count, sizeof(*held.slots), sk_quota_by_number);
         for (*bound = limit; *bound > 0; --*bound) {
-            while (next >= 0 && held.slots[next] >= *bound) {
-                above++;
-                next--;
-            }
-            if (*bound + above <= limit)
+            while (left > 0 && held.list[left - 1] >= *bound)
+                left--;
+            if (*bound + (int64_t)(held.count - left) <= limit)
                 break;
         }
     }
-    free(held.slots);
-    bson_destroy(opts);
+    free(held.list);
     bson_destroy(&filter);
     return result;
 }

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RECOUNT_BATCH 1000
-
 /* What a recount of one scope compares, each sorted by sandbox id: who counts, and who holds a slot. */
 struct recount {
     char (*records)[SK_SANDBOX_ID_SIZE];
@@ -19,29 +17,13 @@ struct recount {
     bool failed;
 };
 
-static void *grow(void *items, size_t count, size_t *capacity, size_t size, bool *failed)
-{
-    size_t wanted = *capacity == 0 ? 256 : *capacity * 2;
-    void *more;
-
-    if (count < *capacity)
-        return items;
-    more = realloc(items, wanted * size);
-    if (more == NULL) {
-        *failed = true;
-        return items;
-    }
-    *capacity = wanted;
-    return more;
-}
-
 static bool collect_record(void *arg, const bson_t *doc)
 {
     struct recount *recount = arg;
     bson_iter_t iter;
 
-    recount->records = grow(recount->records, recount->record_count, &recount->record_capacity,
-                            sizeof(*recount->records), &recount->failed);
+    recount->records = sk_quota_grow(recount->records, recount->record_count, &recount->record_capacity,
+                                     sizeof(*recount->records), &recount->failed);
     if (recount->failed)
         return false;
     if (bson_iter_init_find(&iter, doc, "sandboxId") &&
@@ -54,8 +36,8 @@ static bool collect_held(void *arg, const bson_t *doc)
 {
     struct recount *recount = arg;
 
-    recount->slots =
-        grow(recount->slots, recount->slot_count, &recount->slot_capacity, sizeof(*recount->slots), &recount->failed);
+    recount->slots = sk_quota_grow(recount->slots, recount->slot_count, &recount->slot_capacity,
+                                   sizeof(*recount->slots), &recount->failed);
     if (recount->failed)
         return false;
     if (sk_quota_decode_slot(doc, &recount->slots[recount->slot_count]))
@@ -82,12 +64,12 @@ static int read_both(struct sk_mongo_op *op, const char *scope, struct recount *
     int result;
 
     /* Slots first: one that is taken while the records are read is younger than the grace. */
-    opts = BCON_NEW("batchSize", BCON_INT32(RECOUNT_BATCH));
+    opts = BCON_NEW("batchSize", BCON_INT32(SK_QUOTA_BATCH));
     sk_quota_append_range(&filter, "held", scope, '/');
     result = sk_mongo_find(op, SK_MONGO_QUOTA, &filter, opts, collect_held, recount, err);
     bson_destroy(opts);
     opts = BCON_NEW("projection", "{", "sandboxId", BCON_INT32(1), "_id", BCON_INT32(0), "}", "batchSize",
-                    BCON_INT32(RECOUNT_BATCH));
+                    BCON_INT32(SK_QUOTA_BATCH));
     /* Status by status: the embedded server answers a $in over a big index slowly. */
     for (int status = SK_STATUS_NONE + 1; status < SK_STATUS_COUNT && result == 0; status++) {
         if (!sk_status_info((enum sk_status)status)->counts_for_quota)
@@ -111,26 +93,6 @@ static bool read_record(void *arg, const bson_t *doc)
     return true;
 }
 
-struct numbers {
-    int64_t *list;
-    size_t count, capacity;
-    bool failed;
-};
-
-static bool collect_number(void *arg, const bson_t *doc)
-{
-    struct numbers *numbers = arg;
-    bson_iter_t iter;
-
-    numbers->list = grow(numbers->list, numbers->count, &numbers->capacity, sizeof(*numbers->list), &numbers->failed);
-    if (numbers->failed)
-        return false;
-    if (bson_iter_init_find(&iter, doc, "slot") &&
-        sk_bson_int(&iter, 0, SK_QUOTA_SLOTS_MAX, &numbers->list[numbers->count]))
-        numbers->count++;
-    return true;
-}
-
 static int make_free_slot(struct sk_mongo_op *op, const char *scope, int64_t number, struct sk_error *err)
 {
     struct sk_mongo_written written; /* a duplicate is there already */
@@ -151,31 +113,20 @@ static int make_free_slot(struct sk_mongo_op *op, const char *scope, int64_t num
  */
 static int fill_holes(struct sk_mongo_op *op, const char *scope, struct sk_error *err)
 {
-    struct numbers numbers = {.list = NULL};
-    bson_t filter = BSON_INITIALIZER, *opts;
+    struct sk_quota_numbers numbers = {.list = NULL};
+    bson_t filter = BSON_INITIALIZER;
     int64_t slots, next = 0;
-    int result;
+    int result = sk_quota_count_slots(op, scope, &slots, err);
 
-    if (sk_quota_count_slots(op, scope, &slots, err) != 0) {
-        bson_destroy(&filter);
-        return -1;
-    }
-    opts = BCON_NEW("projection", "{", "slot", BCON_INT32(1), "}", "batchSize", BCON_INT32(RECOUNT_BATCH));
     sk_quota_append_range(&filter, "_id", scope, '#');
-    result = sk_mongo_find(op, SK_MONGO_QUOTA, &filter, opts, collect_number, &numbers, err);
-    bson_destroy(opts);
+    if (result == 0)
+        result = sk_quota_read_numbers(op, &filter, &numbers, err);
     bson_destroy(&filter);
-    if (result == 0 && numbers.failed)
-        result = sk_fail(err, SK_ERR_INTERNAL, "out of memory");
-    if (result == 0 && (int64_t)numbers.count < slots) {
-        if (numbers.count > 0)
-            qsort(numbers.list, numbers.count, sizeof(*numbers.list), sk_quota_by_number);
-        for (size_t i = 0; next < slots && result == 0; next++) {
-            if (i < numbers.count && numbers.list[i] == next)
-                i++;
-            else
-                result = make_free_slot(op, scope, next, err);
-        }
+    for (size_t i = 0; result == 0 && (int64_t)numbers.count < slots && next < slots; next++) {
+        if (i < numbers.count && numbers.list[i] == next)
+            i++;
+        else
+            result = make_free_slot(op, scope, next, err);
     }
     free(numbers.list);
     return result;
@@ -278,7 +229,8 @@ static bool collect_scope(void *arg, const bson_t *doc)
     struct scopes *scopes = arg;
     bson_iter_t iter;
 
-    scopes->names = grow(scopes->names, scopes->count, &scopes->capacity, sizeof(*scopes->names), &scopes->failed);
+    scopes->names =
+        sk_quota_grow(scopes->names, scopes->count, &scopes->capacity, sizeof(*scopes->names), &scopes->failed);
     if (scopes->failed)
         return false;
     if (bson_iter_init_find(&iter, doc, "counts") &&
