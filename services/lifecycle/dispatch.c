@@ -93,8 +93,10 @@ void lc_held_finish(struct lc_replica *r, struct lc_held *held, enum lc_finish k
     held->running = false;
     sk_list_remove(&held->all);
     sk_list_remove(&held->link);
-    if (held->queue != NULL)
+    if (held->queue != NULL) {
         sk_list_push_back(&held->queue->finishing, &held->link);
+        held->crowd = ++held->queue->finishing_count > LC_FINISH_SHARE;
+    }
     lc_finisher_push(r, held);
 }
 
@@ -389,6 +391,7 @@ static void take_finished(struct lc_replica *r, struct lc_held *held)
     atomic_fetch_sub(&r->held_count, 1);
     if (queue == NULL)
         return;
+    queue->finishing_count--;
     lc_queue_start(r, queue);
     lc_queue_release(r, queue);
 }

@@ -38,8 +38,19 @@ struct batch {
     bool acked[2 * LC_FINISH_BATCH];
     struct sk_delivery *deliveries[LC_FINISH_BATCH];
     struct sk_list backlog; /* taken over, not in this batch yet */
+    struct sk_list crowd;   /* the same, of sandboxes that had their share */
+    int crowd_count;
+    int64_t crowd_us;        /* when its next slice is due */
+    int64_t crowd_looked_us; /* when it was looked through for deliveries that expire */
     int64_t in_progress_us;
 };
+
+static void put_in_line(struct batch *b, struct lc_held *held)
+{
+    if (held->crowd)
+        b->crowd_count++;
+    sk_list_push_back(held->crowd ? &b->crowd : &b->backlog, &held->finish);
+}
 
 /* Everything that was pushed: from here on this thread keeps it alive. */
 static void take_over(struct batch *b)
@@ -49,7 +60,7 @@ static void take_over(struct batch *b)
 
     pthread_mutex_lock(&r->finish_lock);
     while ((item = sk_list_pop_front(&r->finishes)) != NULL)
-        sk_list_push_back(&b->backlog, item);
+        put_in_line(b, SK_LIST_ENTRY(struct lc_held, item, finish));
     pthread_mutex_unlock(&r->finish_lock);
 }
 
@@ -104,6 +115,8 @@ static void keep_alive(struct batch *b)
             r->seams.bus->ops->in_progress(r->seams.bus->self, b->items[i]->delivery);
     }
     SK_LIST_FOREACH (struct lc_held, held, &b->backlog, finish)
+        r->seams.bus->ops->in_progress(r->seams.bus->self, held->delivery);
+    SK_LIST_FOREACH (struct lc_held, held, &b->crowd, finish)
         r->seams.bus->ops->in_progress(r->seams.bus->self, held->delivery);
 }
 
@@ -354,7 +367,7 @@ static bool publish_round(struct batch *b, struct sk_header (*headers)[SK_BUS_HE
 /* What the stream does not take, for whatever reason, must not keep others from being stored and answered. */
 static bool gives_way(struct batch *b, int tries)
 {
-    return tries >= ROUNDS_MAX && !lc_draining(b->replica) && !sk_list_empty(&b->backlog);
+    return tries >= ROUNDS_MAX && !lc_draining(b->replica) && (!sk_list_empty(&b->backlog) || b->crowd_count > 0);
 }
 
 static bool publish_all(struct batch *b)
@@ -386,7 +399,7 @@ static void set_aside(struct batch *b)
 
         if (held->kind != LC_FINISH_NAK && held->is_stored && !held->is_published && held->delivery != NULL) {
             sk_list_remove(&held->finish);
-            sk_list_push_back(&b->backlog, &held->finish);
+            put_in_line(b, held);
         } else {
             b->items[left++] = held;
         }
@@ -460,28 +473,64 @@ static void finish(struct batch *b)
     lc_dispatch_finished(b->replica, &out);
 }
 
-/* How many of this sandbox are in the batch already. The queue itself is the dispatcher's: it is only compared. */
-static int share_of(const struct batch *b, const struct lc_queue *queue)
+/* A crowd (a sandbox's thousand waiters, answered at once) must not hold up the others, neither here nor in the store
+ * and on the processors, where their operations run meanwhile: it is answered in slices, without a pause while nobody
+ * else is at work, else one after each pause. */
+static bool slice_due(const struct batch *b, int64_t now_us)
 {
-    int count = 0;
-
-    for (int i = 0; i < b->count; i++)
-        count += b->items[i]->queue == queue;
-    return count;
+    if (b->crowd_count == 0)
+        return false;
+    return now_us >= b->crowd_us ||
+           (sk_list_empty(&b->backlog) && (lc_draining(b->replica) || atomic_load(&b->replica->job_count) == 0));
 }
 
-/* In the order of their coming, but no sandbox takes more than its share: whose thousand waiters are answered at once
- * must not hold up the others. */
-static void take(struct batch *b)
+/* A small share of it: others wait for one slice at most. The larger the crowd, the more at once: it must not take for
+ * ever either. A drain has no time to lose. */
+static int slice_size(const struct batch *b)
 {
+    int part = b->crowd_count / LC_CROWD_SLICES;
+
+    if (part >= LC_FINISH_BATCH || lc_draining(b->replica))
+        return LC_FINISH_BATCH;
+    return part > LC_FINISH_SHARE ? part : LC_FINISH_SHARE;
+}
+
+/* In the order of their coming, either from the line or from the crowd. Returns ms to wait when nothing was taken, -1 =
+ * until something comes. */
+static int64_t take(struct batch *b)
+{
+    int64_t now_us = sk_mono_us(b->replica->sched);
+    bool slice, gathers = b->crowd_count == 0;
+    int most = LC_FINISH_BATCH;
+    struct sk_list *item;
+
     take_over(b);
-    SK_LIST_FOREACH (struct lc_held, held, &b->backlog, finish) {
-        if (b->count == LC_FINISH_BATCH)
-            break;
-        if (held->queue != NULL && share_of(b, held->queue) >= LC_FINISH_SHARE)
+    if (gathers)
+        b->crowd_us = now_us + LC_CROWD_PAUSE_MS * 1000; /* who is in the line goes first */
+    slice = slice_due(b, now_us);
+    if (slice)
+        most = slice_size(b);
+    while (b->count < most && (item = sk_list_pop_front(slice ? &b->crowd : &b->backlog)) != NULL)
+        b->items[b->count++] = SK_LIST_ENTRY(struct lc_held, item, finish);
+    if (slice)
+        b->crowd_count -= b->count;
+    return b->crowd_count > 0 ? (b->crowd_us - now_us + 999) / 1000 : -1;
+}
+
+/* Who waits in the crowd may do so for seconds. */
+static void keep_crowd_alive(struct batch *b)
+{
+    struct lc_replica *r = b->replica;
+    int64_t now_us = sk_mono_us(r->sched), every_us = r->settings.in_progress_every_ms * 1000;
+
+    if (b->crowd_count == 0 || now_us < b->crowd_looked_us)
+        return;
+    b->crowd_looked_us = now_us + every_us / 4;
+    SK_LIST_FOREACH (struct lc_held, held, &b->crowd, finish) {
+        if (held->in_progress_us >= now_us + every_us / 2)
             continue;
-        sk_list_remove(&held->finish);
-        b->items[b->count++] = held;
+        held->in_progress_us = now_us + every_us;
+        r->seams.bus->ops->in_progress(r->seams.bus->self, held->delivery);
     }
 }
 
@@ -507,16 +556,20 @@ static void put_back(struct batch *b)
     pthread_mutex_lock(&b->replica->finish_lock);
     while ((item = sk_list_pop_front(&b->backlog)) != NULL)
         sk_list_push_back(&b->replica->finishes, item);
+    while ((item = sk_list_pop_front(&b->crowd)) != NULL)
+        sk_list_push_back(&b->replica->finishes, item);
     pthread_mutex_unlock(&b->replica->finish_lock);
 }
 
 void lc_finisher_main(struct lc_replica *r)
 {
     struct batch *b = calloc(1, sizeof(*b));
+    bool slice;
 
     if (b != NULL) {
         b->replica = r;
         sk_list_init(&b->backlog);
+        sk_list_init(&b->crowd);
         b->records = calloc(LC_FINISH_BATCH, sizeof(*b->records));
         b->events = calloc(2 * LC_FINISH_BATCH, sizeof(*b->events));
         b->messages = calloc(2 * LC_FINISH_BATCH, sizeof(*b->messages));
@@ -527,15 +580,19 @@ void lc_finisher_main(struct lc_replica *r)
     }
     while (!lc_stopping(r)) {
         uint64_t ticket = sk_gate_ticket(r->sched, r->finish_gate);
+        int64_t wait_ms = take(b);
 
-        take(b);
+        keep_crowd_alive(b);
         if (b->count == 0) {
             if (!lc_stopping(r))
-                sk_gate_wait(r->sched, r->finish_gate, ticket, -1);
+                sk_gate_wait(r->sched, r->finish_gate, ticket, wait_ms);
             continue;
         }
+        slice = b->items[0]->crowd;
         prepare_all(b);
         finish(b);
+        if (slice)
+            b->crowd_us = sk_mono_us(r->sched) + LC_CROWD_PAUSE_MS * 1000;
     }
 out:
     if (b != NULL) {

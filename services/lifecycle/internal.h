@@ -32,7 +32,9 @@
 #define LC_DRAIN_CALL_MS      500             /* the same while draining (contract/service.md §1) */
 #define LC_SOURCE_WAIT_MS     1000            /* waiting for the source lease: it is held for milliseconds */
 #define LC_FINISH_BATCH       256             /* results stored in one write */
-#define LC_FINISH_SHARE       16              /* of one sandbox among them */
+#define LC_FINISH_SHARE       16              /* of one sandbox among them; what is above is a crowd */
+#define LC_CROWD_SLICES       64              /* a slice of a crowd is this part of it, and at least a share */
+#define LC_CROWD_PAUSE_MS     20              /* between two slices of a crowd while others are at work */
 #define LC_HINTS_MAX          4096            /* events waiting for the relay in memory; more are found by its scan */
 #define LC_OBSERVED_MAX       16384           /* transitional records watched for a silent owner */
 #define LC_SCAN_LIMIT         4096            /* records found by one sweep */
@@ -90,6 +92,7 @@ struct lc_held {
     bool recalled;       /* `stored` comes from the timeline and is not in sandkeep_commands yet */
     /* For the finisher. */
     enum lc_finish kind;
+    bool crowd; /* more of its sandbox than their share were on their way already */
     struct lc_answer *answer;
     bool conflict; /* the id is taken by another meaning: answered, never stored */
     char *result;  /* text, malloc'd, made by the finisher */
@@ -147,7 +150,7 @@ struct lc_queue {
     char sandbox_id[SK_SANDBOX_ID_SIZE];
     struct sk_list waiting, finishing; /* of lc_held */
     struct sk_list parked;             /* replica->parked while parked */
-    int count;                         /* waiting */
+    int count, finishing_count;        /* waiting, finishing */
     struct lc_job *job;                /* waits for a worker or runs */
     unsigned internal;                 /* bit mask over lc_job_kind: wanted */
     enum lc_park park;
