@@ -518,7 +518,8 @@ static void *keeper_main(void *arg)
         } else {
             if (bus->linked)
                 failures = 0;
-            sk_bus_wait_changed(bus, 1000);
+            /* Whatever is for this thread to do comes with a notification. */
+            sk_bus_wait_changed(bus, bus->linked ? SK_BUS_IDLE_WAIT_MS : 1000);
             continue;
         }
         if (again && !bus->stop) {

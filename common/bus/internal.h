@@ -18,8 +18,9 @@
 
 #define SK_BUS_PULL_EXPIRES_MS   15000
 #define SK_BUS_PULL_HEARTBEAT_MS 3000
-#define SK_BUS_WANT_POLL_MS      20 /* how often `want` is asked again while it says 0 */
-#define SK_BUS_RETRY_MIN_MS      50 /* minimum sleep of every retry loop */
+#define SK_BUS_IDLE_WAIT_MS      60000 /* of threads that are notified of everything they wait for */
+#define SK_BUS_WANT_POLL_MS      20    /* how often `want` is asked again while it says 0 */
+#define SK_BUS_RETRY_MIN_MS      50    /* minimum sleep of every retry loop */
 #define SK_BUS_RETRY_MAX_MS      2000
 #define SK_BUS_API_TIMEOUT_MS    3000
 #define SK_BUS_PAGE_SUBJECTS     100000 /* the server's page size of a subject list */

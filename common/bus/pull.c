@@ -150,7 +150,7 @@ static void *pull_main(void *arg)
         int want;
 
         if (left_ms > 0 || !bus->linked || !bus->verified) {
-            sk_bus_wait_changed(bus, left_ms > 0 && left_ms < 1000 ? left_ms : 1000);
+            sk_bus_wait_changed(bus, left_ms > 0 ? left_ms : SK_BUS_IDLE_WAIT_MS);
             continue;
         }
         if (pull->failures > 0) {

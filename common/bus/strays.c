@@ -197,12 +197,12 @@ static void *strays_main(void *arg)
         bool all = strays->look || now_us >= due_us || connects != bus->connect_count || rung == NULL;
         int count = rung != NULL ? strays->rung_count : 0;
         if (!bus->linked || !bus->verified) {
-            sk_bus_wait_changed(bus, 1000);
+            sk_bus_wait_changed(bus, SK_BUS_IDLE_WAIT_MS);
             continue;
         }
         if (!all && count == 0) {
             int64_t ms = (due_us - now_us) / 1000 + 1;
-            sk_bus_wait_changed(bus, ms < 1000 ? ms : 1000);
+            sk_bus_wait_changed(bus, ms < SK_BUS_IDLE_WAIT_MS ? ms : SK_BUS_IDLE_WAIT_MS);
             continue;
         }
         if (count > 0)
