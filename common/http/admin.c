@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 
 #define BEAT_MS       1000
+#define BEAT_IDLE_MS  5000 /* while nobody is connected */
 #define STOP_GRACE_MS 1000
 #define BACKLOG       64
 
@@ -44,7 +45,7 @@ struct sk_admin {
     struct sk_list connections;
     size_t connection_count;
     int port;
-    bool listener_open, stopping;
+    bool listener_open, stopping, beat_idle;
     bool accept_again; /* memory was out when a connection came: libuv would wait for uv_accept for ever */
     void (*done)(void *arg);
     void *done_arg;
@@ -207,6 +208,17 @@ static void h2o_connection_closed(uv_handle_t *handle)
     connection_closed(handle);
 }
 
+/* Readers that stall are looked for once a second; without any, the beat is only the loop's sign of life. */
+static void arm_beat(struct sk_admin *admin)
+{
+    int64_t ms;
+
+    admin->beat_idle = admin->connection_count == 0 && !admin->accept_again;
+    ms = admin->beat_idle ? BEAT_IDLE_MS : BEAT_MS;
+    admin->beat_due_us = sk_mono_us(&sk_sched_system) + ms * 1000;
+    sk_timer_start(admin->beat, (uint64_t)ms, 0);
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct sk_admin *admin = listener->data;
@@ -216,14 +228,18 @@ static void on_connection(uv_stream_t *listener, int status)
         return;
     connection = calloc(1, sizeof(*connection));
     admin->accept_again = connection == NULL;
-    if (connection == NULL)
+    if (connection == NULL) {
+        arm_beat(admin);
         return;
+    }
     connection->admin = admin;
     connection->progress_us = sk_mono_us(&sk_sched_system);
     uv_tcp_init(listener->loop, &connection->uv);
     connection->uv.data = connection;
     sk_list_push_back(&admin->connections, &connection->link);
     admin->connection_count++;
+    if (admin->beat_idle)
+        arm_beat(admin);
     if (uv_accept(listener, (uv_stream_t *)&connection->uv) != 0) {
         uv_close((uv_handle_t *)&connection->uv, connection_closed);
         return;
@@ -255,11 +271,11 @@ static void on_beat(void *arg)
     int64_t now_us = sk_mono_us(&sk_sched_system), late_us = now_us - admin->beat_due_us;
 
     sk_metric_observe(&loop_delay, 0, 0, late_us > 0 ? (double)late_us / 1e6 : 0);
-    admin->beat_due_us = now_us + BEAT_MS * 1000;
     sk_health_beat(admin->health);
     check_stalled_readers(admin, now_us);
     if (admin->accept_again)
         on_connection((uv_stream_t *)&admin->listener, 0);
+    arm_beat(admin);
 }
 
 static int resolve(const char *listen, struct sockaddr_storage *address, struct sk_error *err)
@@ -383,8 +399,7 @@ struct sk_admin *sk_admin_start_limits(struct sk_loop *loop, const char *listen,
         return NULL;
     }
     sk_health_beat(health);
-    admin->beat_due_us = sk_mono_us(&sk_sched_system) + BEAT_MS * 1000;
-    sk_timer_start(admin->beat, BEAT_MS, BEAT_MS);
+    arm_beat(admin);
     return admin;
 }
 
