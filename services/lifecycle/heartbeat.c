@@ -10,12 +10,14 @@
 #include <string.h>
 
 #define TICK_MAX_MS 500
+#define QUIET_TICKS 16 /* without any operation before the threads sleep; to wake them costs the next one time */
 
 void lc_beats_add(struct lc_run *run, int64_t deadline_us)
 {
     struct lc_replica *r = run->replica;
     struct lc_beat *beat = &run->beat;
     const struct sk_instance *record = &run->record;
+    bool asleep;
 
     pthread_mutex_lock(&r->beats_lock);
     beat->serial = r->beat_serial++;
@@ -33,7 +35,10 @@ void lc_beats_add(struct lc_run *run, int64_t deadline_us)
     beat->expired = beat->stuck = false;
     sk_list_push_back(&r->beats, &beat->link);
     r->beat_count++;
+    asleep = r->beat_sleepers > 0;
     pthread_mutex_unlock(&r->beats_lock);
+    if (asleep)
+        sk_gate_notify(r->sched, r->beat_gate);
 }
 
 void lc_beats_step(struct lc_run *run, int64_t deadline_us)
@@ -248,7 +253,8 @@ static void check_owners(struct lc_replica *r, const struct round *round, int64_
     free(ids);
 }
 
-static void one_round(struct lc_replica *r, struct round *round, bool beat_due, bool renew_due)
+/* False: no operation runs. */
+static bool one_round(struct lc_replica *r, struct round *round, bool beat_due, bool renew_due)
 {
     int64_t now_us = sk_mono_us(r->sched), wall_ms = sk_wall_ms(r->sched);
     struct sk_error err = {.code = SK_OK};
@@ -258,9 +264,9 @@ static void one_round(struct lc_replica *r, struct round *round, bool beat_due, 
     wanted = r->beat_count;
     pthread_mutex_unlock(&r->beats_lock);
     if (wanted == 0)
-        return;
+        return false;
     if (!round_grow(round, wanted + 16))
-        return;
+        return true;
     pthread_mutex_lock(&r->beats_lock);
     collect(r, round, now_us, beat_due, renew_due);
     pthread_mutex_unlock(&r->beats_lock);
@@ -288,12 +294,32 @@ static void one_round(struct lc_replica *r, struct round *round, bool beat_due, 
             lc_note_store(r, false);
         check_owners(r, round, now_us);
     }
+    return true;
+}
+
+/* Until an operation begins, when none runs; `ticket` was taken before the last look. */
+static void sleep_until_needed(struct lc_replica *r, uint64_t ticket)
+{
+    bool needed;
+
+    pthread_mutex_lock(&r->beats_lock);
+    needed = r->beat_count > 0;
+    r->beat_sleepers += !needed;
+    pthread_mutex_unlock(&r->beats_lock);
+    if (needed)
+        return;
+    if (!lc_stopping(r))
+        sk_gate_wait(r->sched, r->beat_gate, ticket, -1);
+    pthread_mutex_lock(&r->beats_lock);
+    r->beat_sleepers--;
+    pthread_mutex_unlock(&r->beats_lock);
 }
 
 static void keep_alive(struct lc_replica *r, bool beats, int64_t period_ms)
 {
     struct round round = {.capacity = 0};
     int64_t tick_ms = r->settings.lease_renew_ms / 4, due_us = 0;
+    int quiet = 0;
 
     if (tick_ms > TICK_MAX_MS)
         tick_ms = TICK_MAX_MS;
@@ -306,9 +332,15 @@ static void keep_alive(struct lc_replica *r, bool beats, int64_t period_ms)
 
         if (due)
             due_us = now_us + period_ms * 1000;
-        one_round(r, &round, beats && due, !beats && due);
-        if (!lc_stopping(r))
+        quiet = one_round(r, &round, beats && due, !beats && due) ? 0 : quiet + 1;
+        if (quiet >= QUIET_TICKS) {
+            sleep_until_needed(r, ticket);
+            quiet = 0;
+            /* Its claim was its first heartbeat, its lease is new. */
+            due_us = sk_mono_us(r->sched) + period_ms * 1000;
+        } else if (!lc_stopping(r)) {
             sk_gate_wait(r->sched, r->beat_gate, ticket, tick_ms);
+        }
     }
     round_fini(&round);
 }

@@ -133,6 +133,11 @@ void lc_replica_stop(struct lc_replica *replica);
 /* After every *_main returned. Frees everything; deliveries still held are dropped without ack (they come again). */
 void lc_replica_free(struct lc_replica *replica);
 void lc_replica_gauges(struct lc_replica *replica, struct lc_gauges *out); /* any thread */
+/* What the replica's own calls told about a dependency since the last question; one thread asks. GOOD: one was answered
+ * and none after it was not, so there is no need to ask the dependency itself. Never blocks. */
+enum lc_sign { LC_SIGN_NONE, LC_SIGN_GOOD, LC_SIGN_BAD };
+enum lc_sign lc_replica_store_sign(struct lc_replica *replica);
+enum lc_sign lc_replica_lease_sign(struct lc_replica *replica);
 int64_t lc_replica_count(const struct lc_replica *replica, enum lc_counter counter);
 
 /* ---- the dispatcher: one thread, never blocks --------------------------------------------------- */

@@ -21,12 +21,14 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #define WORKER_LOOK_MS   2
 #define STRAY_SWEEP_MS   300000
 #define KEEPER_PERIOD_MS 2000
 #define PROVIDER_EVERY   5 /* periods: the provider is asked less often */
 #define TRIM_EVERY       15
+#define KEEPER_SLACK_NS  200000000UL /* its timers may be that late, to fire together with others */
 #define RETRY_FIRST_MS   100
 #define RETRY_MAX_MS     2000
 #define PING_MS          3000
@@ -336,14 +338,13 @@ static bool check_redis(void)
     return report(s.redis_up, s.lease.ops->ping(s.lease.self, &call, &err), &err);
 }
 
-static void check_provider(void)
+/* The connection is kept with the call: a new one each time would cost more than the question. */
+static void check_provider(struct sk_call *call)
 {
     struct sk_error err = {.code = SK_OK};
-    struct sk_call call;
 
-    open_call(&call);
-    (void)report(s.provider_up, s.provider.ops->ping(s.provider.self, &call, &err), &err);
-    sk_http_call_release(&call);
+    call->deadline_us = sk_mono_us(&sk_sched_system) + PING_MS * 1000;
+    (void)report(s.provider_up, s.provider.ops->ping(s.provider.self, call, &err), &err);
 }
 
 static void pause_keeper(int64_t ms)
@@ -418,23 +419,42 @@ static void serve(void *arg)
 
 static void *run_keeper(void *arg)
 {
+    int64_t next_us, now_us;
+    struct sk_call provider;
+
     (void)arg;
+    /* Also of the threads made from here: the Mongo driver's monitors, which look twice a second for nothing. */
+    (void)prctl(PR_SET_TIMERSLACK, KEEPER_SLACK_NS, 0, 0, 0);
     if (!wait_for_dependencies()) {
         if (s.status != 0)
             (void)!sk_loop_post(s.loop, finish_loop, NULL);
         return NULL;
     }
     (void)!sk_loop_post(s.loop, serve, NULL);
+    sk_call_init(&provider, &sk_sched_system);
+    next_us = sk_mono_us(&sk_sched_system);
     for (unsigned turn = 0; !atomic_load(&s.stopping); turn++) {
         (void)check_nats();
-        (void)check_mongo();
-        (void)check_redis();
+        /* Who was just heard of is not asked: the relay's scan speaks with the store every second. */
+        if (lc_replica_store_sign(s.replica) != LC_SIGN_GOOD)
+            (void)check_mongo();
+        else
+            sk_dependency_up(s.mongo_up);
+        if (lc_replica_lease_sign(s.replica) != LC_SIGN_GOOD)
+            (void)check_redis();
+        else
+            sk_dependency_up(s.redis_up);
         if (turn % PROVIDER_EVERY == 0)
-            check_provider();
+            check_provider(&provider);
         if (turn % TRIM_EVERY == TRIM_EVERY - 1 && atomic_load(&s.transit) == 0 && lc_replica_drained(s.replica))
             malloc_trim(0); /* what a burst of commands took goes back when nothing is left of it */
-        pause_keeper(KEEPER_PERIOD_MS);
+        now_us = sk_mono_us(&sk_sched_system);
+        next_us += KEEPER_PERIOD_MS * 1000;
+        if (next_us <= now_us)
+            next_us = now_us + KEEPER_PERIOD_MS * 1000;
+        pause_keeper((next_us - now_us + 999) / 1000);
     }
+    sk_http_call_release(&provider);
     return NULL;
 }
 

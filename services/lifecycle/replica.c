@@ -275,8 +275,10 @@ void lc_replica_gauges(struct lc_replica *r, struct lc_gauges *out)
     pthread_mutex_unlock(&r->beats_lock);
 }
 
-static void note(atomic_bool *down, bool ok, const char *what)
+static void note(atomic_bool *down, atomic_bool *used, bool ok, const char *what)
 {
+    if (ok && !atomic_load_explicit(used, memory_order_relaxed))
+        atomic_store_explicit(used, true, memory_order_relaxed);
     if (atomic_load_explicit(down, memory_order_relaxed) == !ok)
         return;
     atomic_store(down, !ok);
@@ -288,12 +290,31 @@ static void note(atomic_bool *down, bool ok, const char *what)
 
 void lc_note_store(struct lc_replica *r, bool ok)
 {
-    note(&r->store_down, ok, "store");
+    note(&r->store_down, &r->store_used, ok, "store");
 }
 
 void lc_note_lease(struct lc_replica *r, bool ok)
 {
-    note(&r->lease_down, ok, "lease");
+    note(&r->lease_down, &r->lease_used, ok, "lease");
+}
+
+static enum lc_sign sign(atomic_bool *down, atomic_bool *used)
+{
+    bool good = atomic_exchange(used, false);
+
+    if (atomic_load(down))
+        return LC_SIGN_BAD;
+    return good ? LC_SIGN_GOOD : LC_SIGN_NONE;
+}
+
+enum lc_sign lc_replica_store_sign(struct lc_replica *r)
+{
+    return sign(&r->store_down, &r->store_used);
+}
+
+enum lc_sign lc_replica_lease_sign(struct lc_replica *r)
+{
+    return sign(&r->lease_down, &r->lease_used);
 }
 
 const struct sk_provider *lc_provider(const struct lc_replica *r, const char *name)

@@ -354,11 +354,15 @@ static void ping(struct sweep *s)
         lc_note_lease(r, r->seams.lease->ops->ping(r->seams.lease->self, &call, &err) == 0);
 }
 
+/* The time of the next run does not wander with the lateness of the last one: what began together wakes together. */
 static int64_t due(int64_t now_us, int64_t *at_us, int64_t period_ms, bool *run)
 {
     *run = now_us >= *at_us;
-    if (*run)
-        *at_us = now_us + period_ms * 1000;
+    if (*run) {
+        *at_us += period_ms * 1000;
+        if (*at_us <= now_us)
+            *at_us = now_us + period_ms * 1000;
+    }
     return *at_us;
 }
 

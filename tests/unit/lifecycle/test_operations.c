@@ -525,6 +525,79 @@ static void a_worker_is_stuck_until_it_comes_back(struct bench *b)
 }
 PLAY(a_worker_is_stuck_until_it_comes_back)
 
+static void leases(void *replica)
+{
+    lc_lease_main(replica);
+}
+
+/* What the record says, and how long the lease is good for from now on. */
+static int64_t last_beat(struct bench *b)
+{
+    ck_assert_int_eq(lc_read(b->run), 0);
+    return b->run->record.operation.heartbeat_at;
+}
+
+static int64_t lease_left_ms(const struct bench *b)
+{
+    return (atomic_load(&b->run->lifecycle.valid_until_us) - sk_mono_us(&b->inc->clock)) / 1000;
+}
+
+static void those_who_keep_alive_sleep_until_an_operation_begins(struct bench *b)
+{
+    struct sk_instance i;
+    int64_t claimed_at;
+
+    begin(b);
+    sim_spawn(&b->inc->group, "heartbeat", heartbeat, b->replica);
+    sim_spawn(&b->inc->group, "lease", leases, b->replica);
+    sim_sleep_us(b->w->sched, 60 * SIM_SECOND);
+    ck_assert_int_eq(b->replica->beat_sleepers, 2);
+
+    i = provisioning(b, 3, "");
+    memcpy(i.operation.owner, b->inc->settings.replica_id, sizeof(i.operation.owner));
+    put(b, i);
+    ck_assert_int_eq(lc_lock(b->run), 0);
+    claimed_at = last_beat(b);
+    b->run->claimed = true;
+    lc_beats_add(b->run, sk_mono_us(&b->inc->clock) + 60 * SIM_SECOND);
+    for (int round = 1; round <= 3; round++) {
+        int64_t before = last_beat(b);
+
+        sim_sleep_us(b->w->sched, (b->inc->settings.heartbeat_ms + 1000) * SIM_MS);
+        ck_assert_int_gt(last_beat(b), before);
+        ck_assert_int_gt(lease_left_ms(b), b->inc->settings.lease_ttl_ms / 2);
+    }
+    ck_assert_int_eq(b->replica->beat_sleepers, 0);
+    ck_assert_int_gt(last_beat(b), claimed_at);
+    sim_sleep_us(b->w->sched, 60 * SIM_SECOND);
+    ck_assert_int_eq(lc_job_cancelled(&b->job), LC_CANCEL_DEADLINE);
+    lc_engine_forget(b->run);
+    sim_sleep_us(b->w->sched, 60 * SIM_SECOND);
+    ck_assert_int_eq(b->replica->beat_sleepers, 2);
+    end(b);
+}
+PLAY(those_who_keep_alive_sleep_until_an_operation_begins)
+
+static void who_was_heard_of_need_not_be_asked(struct bench *b)
+{
+    begin(b);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_NONE);
+    ck_assert_int_eq(lc_read(b->run), 0);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_GOOD);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_NONE);
+    lc_note_store(b->replica, true);
+    lc_note_store(b->replica, false);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_BAD);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_BAD);
+    lc_note_store(b->replica, true);
+    ck_assert_int_eq(lc_replica_store_sign(b->replica), LC_SIGN_GOOD);
+    ck_assert_int_eq(lc_replica_lease_sign(b->replica), LC_SIGN_NONE);
+    ck_assert_int_eq(lc_lock(b->run), 0);
+    ck_assert_int_eq(lc_replica_lease_sign(b->replica), LC_SIGN_GOOD);
+    end(b);
+}
+PLAY(who_was_heard_of_need_not_be_asked)
+
 #define CROWD    50
 #define LOOK_MAX 16
 
@@ -614,4 +687,5 @@ SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_rem
               test_a_lost_owner_leaves_what_the_next_one_relies_on, test_an_ensure_gives_its_worker_back,
               test_a_stop_is_done_once, test_an_operation_is_abandoned_once,
               test_an_operation_has_the_name_of_who_wants_it, test_a_delete_goes_on_beside_whom_it_overtook,
-              test_a_worker_is_stuck_until_it_comes_back, test_pinned_records_hide_no_idle_one)
+              test_a_worker_is_stuck_until_it_comes_back, test_those_who_keep_alive_sleep_until_an_operation_begins,
+              test_who_was_heard_of_need_not_be_asked, test_pinned_records_hide_no_idle_one)
