@@ -100,6 +100,25 @@ static char *list_url(const struct sk_opensandbox *o, const char *metadata, int 
 }
 
 /* One page of the objects that carry this sessionId. */
+/* It may be the object that counts, and nothing can be done to it by its id: whoever looks after the provider has to.
+ * Waiting does not help, so whoever asks is told at once; an operation tries a few times more and is blocked. */
+static int fail_unreadable(struct sk_error *err, const struct sk_wire_answer *answer, const json_t *item, int number,
+                           const char *reason)
+{
+    const char *id = sk_wire_text(json_object_get(item, "id"));
+    char name[80], why[256];
+
+    sk_wire_count_unreadable();
+    sk_wire_clean(name, sizeof(name), id != NULL ? id : "");
+    snprintf(why, sizeof(why),
+             "object %d of this sandbox (id \"%s\") cannot be read: %s; mend or remove it there first", number, name,
+             reason);
+    (void)sk_wire_fail_body(err, answer, "find", why);
+    if (err != NULL)
+        err->retryable = false;
+    return -1;
+}
+
 static int find_page(const struct sk_opensandbox *o, struct sk_call *call, const char *sandbox_id, const char *metadata,
                      int page, struct sk_remote *out, int *count, bool *left_out, bool *next, struct sk_error *err)
 {
@@ -122,7 +141,7 @@ static int find_page(const struct sk_opensandbox *o, struct sk_call *call, const
 
         /* Without a state it is still an object of this sandbox, and has to be removed some day. */
         if (!sk_opensandbox_read_remote(json_array_get(items, i), &remote, &why) && remote.sandbox_id[0] == '\0') {
-            sk_wire_fail_body(err, &answer, "find", why);
+            fail_unreadable(err, &answer, json_array_get(items, i), (page - 1) * PAGE_SIZE_MAX + (int)i + 1, why);
             goto out;
         }
         /* A server that ignores the filter would hand out other people's sandboxes. */

@@ -55,7 +55,9 @@ struct sk_provider {
 
 struct sk_provider_ops {
     /* Objects that carry sessionId = sandbox_id, any state, at most SK_REMOTES_MAX; *more = there are others, of less
-     * importance (sk_remotes_offer). An object that cannot be read is an error: it may be the one that counts. */
+     * importance (sk_remotes_offer). An object that cannot be read is a provider_error, not retryable, that names it:
+     * it may be the one that counts, so it is never passed over, and an operation that meets it is blocked after its
+     * tries. */
     int (*find)(void *self, struct sk_call *call, const char *sandbox_id, struct sk_remote *out, int *count, bool *more,
                 struct sk_error *err);
     int (*get)(void *self, struct sk_call *call, const char *remote_id, struct sk_remote *out, bool *found,

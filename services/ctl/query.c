@@ -259,17 +259,18 @@ static void stuck_row(struct ctl_table *table, const json_t *item, const char *w
 {
     const char *blocked = ctl_text(item, "operation.blocked"), *error = ctl_text(item, "operation.error"), *status,
                *phase, *id;
-    char tries[24], beat[64];
+    char tries[24], beat[64], reason[1024];
 
     if (error[0] == '\0')
         error = ctl_text(item, "operation.error.detail");
+    /* Why it gave up, and over what: the second is what an operator can mend. */
+    snprintf(reason, sizeof(reason), "%s%s%s", blocked, blocked[0] != '\0' && error[0] != '\0' ? "; " : "", error);
     snprintf(tries, sizeof(tries), "%lld", (long long)ctl_integer(item, "operation.attempt", 0));
     snprintf(beat, sizeof(beat), "%s ago", ctl_age(ctl_text(item, "operation.heartbeatAt")));
     id = ctl_text(item, "sandboxId");
     status = ctl_text(item, "status");
     phase = ctl_text(item, "operation.phase");
-    const char *const cells[] = {
-        id, status, phase, why, tries, beat, blocked[0] != '\0' ? blocked : error, stuck_advice(why)};
+    const char *const cells[] = {id, status, phase, why, tries, beat, reason, stuck_advice(why)};
     ctl_table_row(table, cells);
 }
 

@@ -56,12 +56,12 @@ def test_stats(skctl, service):
 
 
 def test_stuck_shows_blocked_failing_and_silent_only(skctl, service):
-    rows = [stuck_item("app-0000000000000001", blocked="gave up"), stuck_item("app-0000000000000002", attempt=3),
+    rows = [stuck_item("app-0000000000000001", blocked="gave up", error="provider_error: it has no id"), stuck_item("app-0000000000000002", attempt=3),
             stuck_item("app-0000000000000003", heartbeatAt="2026-01-01T00:00:00.000Z"), stuck_item("app-0000000000000004")]
     service.serve("list", lambda r: good({"items": rows if "provisioning" in r["filter"]["status"] and "running" not in r["filter"]["status"] else [], "nextCursor": None}))
     found = {item["sandboxId"][-1]: item["why"] for item in skctl("stuck", "--json").json["items"]}
     assert found == {"1": "blocked", "2": "retrying", "3": "silent"}
-    assert "skctl recover" in skctl("stuck").out
+    assert "skctl recover" in skctl("stuck").out and "gave up; provider_error: it has no id" in skctl("stuck").out
     rows.clear()
     assert "nothing is stuck" in skctl("stuck").err
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A provider that has more objects of a sandbox than are looked at in one go, one object that makes no sense, and one that
-asks to come again later."""
+"""A provider that has more objects of a sandbox than are looked at in one go, objects that make no sense, and one that asks
+to come again later."""
 import http.client
 import http.server
 import json
@@ -15,6 +15,7 @@ from live import Site, eventually, in_parallel, new_box
 SHOWN = 16  # SK_REMOTES_MAX
 MANY = 2 * SHOWN + 8  # three goes
 ASKED_S = 3
+TRIES = 3
 
 
 def add_objects(site, box, count, epoch):
@@ -101,7 +102,8 @@ def apart(tmp_path_factory):
         one.between = Between(one.provider)
         try:
             one.replica = one.start("apart", AGENT_SANDBOX_OPENSANDBOX_BASEURL=one.between.url, SANDKEEP_LIFECYCLE_ORPHAN_REMOVE="true",
-                                    SANDKEEP_LIFECYCLE_ORPHAN_GRACE_MS="0", SANDKEEP_LIFECYCLE_ORPHAN_SWEEP_MS="500").ready()
+                                    SANDKEEP_LIFECYCLE_ORPHAN_GRACE_MS="0", SANDKEEP_LIFECYCLE_ORPHAN_SWEEP_MS="500", SANDKEEP_LIFECYCLE_RETRY_LIMIT=str(TRIES),
+                                    SANDKEEP_LIFECYCLE_RETRY_FIRST_MS="50").ready()
             yield one
         finally:
             one.between.close()
@@ -148,3 +150,44 @@ def test_one_object_that_makes_no_sense_does_not_end_the_sweep(apart):
     told = [line for line in apart.replica.log.read_text().splitlines() if "cannot be read; it is left out" in line]
     assert len(told) == 1, told
     apart.provider.remove_volume(orphan.claim)
+
+
+def looks(apart, box):
+    return [path for _, method, path in apart.between.seen if method == "GET" and path.startswith("/v1/sandboxes?metadata=") and box.id in path]
+
+
+@pytest.mark.parametrize("op,to", [("stop", "stopping"), ("delete", "deleting"), ("ensure", "provisioning")])
+def test_an_object_without_a_usable_id_blocks_its_sandbox_and_no_other(apart, op, to):
+    """It may be the one that counts: nothing passes it over, and nobody tries for ever."""
+    box, other = new_box("noid"), new_box("other")
+
+    def change(method, path, body):
+        if method == "GET" and path.startswith("/v1/sandboxes?metadata=") and box.id in path:
+            page = json.loads(body)
+            page["items"] = [*page["items"], {"id": "../../etc", "status": {"state": "Running"}, "metadata": {"sessionId": box.id}}]
+            return json.dumps(page).encode()
+        return body
+
+    if op != "ensure":
+        apart.bus.run("ensure", box)
+    apart.between.change = change
+    if op != "ensure":  # nothing is in progress: whoever asks is told at once
+        error = apart.bus.send("ensure", box, deadline_ms=30000).error("provider_error", seconds=10)
+        assert '(id "../../etc") cannot be read' in error["detail"] and not error["retryable"], error
+    detail = apart.bus.send(op, box, deadline_ms=30000).error("operation_blocked")["detail"]
+    assert f"gave up after {TRIES} tries: provider_error" in detail and '(id "../../etc") cannot be read' in detail
+    record = apart.record(box)
+    assert record["status"] == to and record["operation"]["attempt"] == TRIES and record["operation"]["blocked"], record
+    row = next(line for line in apart.skctl("stuck").stdout.splitlines() if box.id in line)
+    assert "blocked" in row and '(id "../../etc") cannot be read: its id is missing or not usable; mend or remove it there first' in row
+    seen = len(looks(apart, box))
+    apart.bus.run("ensure", other)
+    apart.bus.run("delete", other)
+    assert len(looks(apart, box)) == seen, "it is tried for ever"
+
+    apart.between.change = lambda method, path, body: body  # somebody removed it there
+    apart.bus.run("recover", box, params={"action": "retry"})
+    if op != "delete":
+        assert apart.record(box)["status"] == ("stopped" if op == "stop" else "running")
+        apart.bus.run("delete", box)
+    apart.gone(box)

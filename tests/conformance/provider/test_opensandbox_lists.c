@@ -176,12 +176,25 @@ START_TEST(test_unreadable_objects)
         if (strstr(bad[i], SANDBOX) == NULL) {
             ck_assert_msg(f.provider.ops->find(f.provider.self, &f.call, SANDBOX, found, &flag, &more, &f.err) == -1,
                           "%s", bad[i]);
+            /* Says which one; waiting does not help. It counts as a try of an operation: the provider was there. */
+            ck_assert_int_eq(f.err.code, SK_ERR_PROVIDER_ERROR);
+            ck_assert(!f.err.retryable);
+            ck_assert_int_eq(f.err.provider_status, 200);
+            ck_assert_msg(strstr(f.err.message, "object 1 of this sandbox") != NULL, "%s", f.err.message);
         } else { /* known by id and label: it can be removed */
             ck_assert_int_eq(f.provider.ops->find(f.provider.self, &f.call, SANDBOX, found, &count, &more, &f.err), 0);
             ck_assert_int_eq(count, 1);
             ck_assert_int_eq(found[0].state, SK_REMOTE_UNKNOWN);
         }
     }
+    /* The others do not stand in for it, on whichever page it is, and no word of its own gets into a log as it is. */
+    script_clear(&f.script);
+    script_json(&f.script, "GET", "", 200, "{\"items\":[" OBJECT ",{\"id\":\"a\\nb/\u00fc\"}]," LAST_PAGE "}");
+    ck_assert_int_eq(f.provider.ops->find(f.provider.self, &f.call, SANDBOX, found, &count, &more, &f.err), -1);
+    ck_assert_int_eq(count, 0);
+    ck_assert_msg(strstr(f.err.message, "object 2 of this sandbox (id \"a b/\xc3\xbc\") cannot be read: its id is") !=
+                      NULL,
+                  "%s", f.err.message);
     end(&f);
 }
 END_TEST
