@@ -246,13 +246,20 @@ END_TEST
  * at the ring once more, the item would be left to nobody. The push happens inside the wait. */
 static struct sk_queue *pushed_to;
 static int pushed;
+static int64_t clock_us; /* the real one may pass the time-out before the wait begins */
+
+static int64_t read_clock(void *self)
+{
+    (void)self;
+    return clock_us;
+}
 
 static void wait_and_push(void *self, struct sk_gate *gate, uint64_t ticket, int64_t timeout_ms)
 {
     (void)self;
     (void)gate;
     (void)ticket;
-    (void)timeout_ms;
+    clock_us += timeout_ms * 1000;
     pushed++;
     ck_assert_int_eq(sk_queue_push_try(pushed_to, &pushed), SK_QUEUE_OK);
 }
@@ -264,6 +271,7 @@ START_TEST(test_item_that_comes_with_the_timeout)
     void *item;
 
     ops.gate_wait = wait_and_push;
+    ops.mono_us = read_clock;
     pushed_to = sk_queue_new(&unlucky, 2);
     ck_assert_int_eq(sk_queue_pop(pushed_to, 1, &item), SK_QUEUE_OK);
     ck_assert_ptr_eq(item, &pushed);
