@@ -148,7 +148,7 @@ int sk_mongo_connect(struct sk_store_mongo *store, const struct sk_store_mongo_c
     sk_mongo_command_metrics();
     mongoc_log_set_handler(driver_log, NULL);
     store->client_limit = limit;
-    store->last_waiter = &store->first_waiter;
+    sk_list_init(&store->waiters);
     if (prepare_uri(store, config->uri, limit, err) != 0)
         return -1;
     store->pool = mongoc_client_pool_new(store->uri);
@@ -212,22 +212,6 @@ static void cancel_waiting(void *arg)
     pthread_mutex_unlock(&wait->store->lock);
 }
 
-/* Under the pool's lock. */
-static void leave_queue(struct sk_store_mongo *store, struct sk_mongo_waiter *waiter)
-{
-    struct sk_mongo_waiter **link;
-
-    for (link = &store->first_waiter; *link != NULL; link = &(*link)->next) {
-        if (*link == waiter) {
-            *link = waiter->next;
-            break;
-        }
-    }
-    for (store->last_waiter = &store->first_waiter; *store->last_waiter != NULL;)
-        store->last_waiter = &(*store->last_waiter)->next;
-}
-
-/* `urgent`: before all who wait already. */
 /* Under the pool's lock: a client that nobody uses, or NULL. */
 static struct sk_mongo_client *take_free(struct sk_store_mongo *store)
 {
@@ -259,15 +243,10 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    if (urgent) {
-        waiter.next = store->first_waiter;
-        store->first_waiter = &waiter;
-        if (waiter.next == NULL)
-            store->last_waiter = &waiter.next;
-    } else {
-        *store->last_waiter = &waiter;
-        store->last_waiter = &waiter.next;
-    }
+    if (urgent)
+        sk_list_push_front(&store->waiters, &waiter.link);
+    else
+        sk_list_push_back(&store->waiters, &waiter.link);
     pthread_mutex_unlock(&store->lock);
     /* Without the pool's lock: setting a wake may run it, and it takes the lock. */
     if (call != NULL)
@@ -276,14 +255,10 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
     while (waiter.client == NULL && !waiter.cancelled && status == 0) {
         /* One may have been freed while this thread was waking up. */
         waiter.client = take_free(store);
-        if (waiter.client != NULL) {
-            leave_queue(store, &waiter);
-            break;
-        }
-        status = pthread_cond_timedwait(&waiter.changed, &store->lock, &until);
+        if (waiter.client == NULL)
+            status = pthread_cond_timedwait(&waiter.changed, &store->lock, &until);
     }
-    if (waiter.client == NULL)
-        leave_queue(store, &waiter);
+    sk_list_remove(&waiter.link);
     pthread_mutex_unlock(&store->lock);
     if (call != NULL)
         sk_call_set_wake(call, NULL, NULL);
@@ -298,14 +273,13 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
  * long is served first, so nobody starves. */
 static void release_client(struct sk_store_mongo *store, struct sk_mongo_client *client)
 {
-    struct sk_mongo_waiter *waiter;
+    struct sk_mongo_waiter *waiter = NULL;
 
     pthread_mutex_lock(&store->lock);
-    waiter = store->first_waiter;
+    if (!sk_list_empty(&store->waiters))
+        waiter = SK_LIST_ENTRY(struct sk_mongo_waiter, store->waiters.next, link);
     if (waiter != NULL && sk_mono_us(store->sched) - waiter->since_us >= SK_MONGO_HAND_OVER_US) {
-        store->first_waiter = waiter->next;
-        if (store->first_waiter == NULL)
-            store->last_waiter = &store->first_waiter;
+        sk_list_remove(&waiter->link);
         waiter->client = client;
     } else {
         client->next_free = store->free_clients;

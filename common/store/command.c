@@ -388,6 +388,26 @@ int sk_mongo_ask(struct sk_mongo_op *op, const bson_t *command, bson_t *reply, s
     return run_read(op, true, command, reply, err);
 }
 
+/* {"writeErrors": [{"index": n, …}…]} */
+void sk_mongo_mark_refused(const bson_t *reply, bool *refused, int count)
+{
+    bson_iter_t iter, errors, error;
+
+    if (!bson_iter_init_find(&iter, reply, "writeErrors") || !BSON_ITER_HOLDS_ARRAY(&iter) ||
+        !bson_iter_recurse(&iter, &errors))
+        return;
+    while (bson_iter_next(&errors)) {
+        int64_t index;
+
+        if (!BSON_ITER_HOLDS_DOCUMENT(&errors) || !bson_iter_recurse(&errors, &error) ||
+            !bson_iter_find(&error, "index") || !BSON_ITER_HOLDS_NUMBER(&error))
+            continue;
+        index = bson_iter_as_int64(&error);
+        if (index >= 0 && index < count)
+            refused[index] = true;
+    }
+}
+
 void sk_mongo_first_batch(const bson_t *reply, sk_mongo_doc_fn fn, void *arg)
 {
     bson_iter_t iter, batch, docs;

@@ -144,26 +144,14 @@ int sk_mongo_command_find_many(void *self, struct sk_call *call, const char *san
     return result;
 }
 
-/* The write errors of an unordered insert are its duplicates: {"writeErrors": [{"index": n, …}…]}. */
 static void mark_existing(const bson_t *reply, const struct sk_command_record *records, int count)
 {
-    bson_iter_t iter, errors, error;
+    bool refused[PUT_MAX] = {false};
 
-    if (!bson_iter_init_find(&iter, reply, "writeErrors") || !BSON_ITER_HOLDS_ARRAY(&iter) ||
-        !bson_iter_recurse(&iter, &errors))
-        return;
-    while (bson_iter_next(&errors)) {
-        if (!BSON_ITER_HOLDS_DOCUMENT(&errors) || !bson_iter_recurse(&errors, &error))
-            continue;
-        while (bson_iter_next(&error)) {
-            int64_t index;
-
-            if (strcmp(bson_iter_key(&error), "index") != 0 || !BSON_ITER_HOLDS_NUMBER(&error))
-                continue;
-            index = bson_iter_as_int64(&error);
-            if (index >= 0 && index < count && records[index].existed != NULL)
-                *records[index].existed = true;
-        }
+    sk_mongo_mark_refused(reply, refused, count);
+    for (int i = 0; i < count; i++) {
+        if (refused[i] && records[i].existed != NULL)
+            *records[i].existed = true;
     }
 }
 

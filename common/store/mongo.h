@@ -13,6 +13,7 @@
 #ifndef SK_STORE_MONGO_H
 #define SK_STORE_MONGO_H
 
+#include "common/base/list.h"
 #include "common/metrics/metrics.h"
 #include "common/store/store.h"
 
@@ -83,11 +84,11 @@ struct sk_mongo_client {
 };
 
 struct sk_mongo_waiter {
+    struct sk_list link;
     pthread_cond_t changed;
     int64_t since_us;
     struct sk_mongo_client *client; /* handed over by a release */
     bool cancelled;
-    struct sk_mongo_waiter *next;
 };
 
 /* How wide a window should be and where to begin: see window.h. 0 = not known yet; wrong ones cost time only. */
@@ -113,7 +114,7 @@ struct sk_store_mongo {
     struct sk_mongo_client clients[SK_MONGO_CLIENTS_MAX];
     int client_count, client_limit;
     struct sk_mongo_client *free_clients;
-    struct sk_mongo_waiter *first_waiter, **last_waiter;
+    struct sk_list waiters; /* of sk_mongo_waiter */
 
     struct sk_mongo_hints hints;
     int64_t list_budget_us, scan_budget_us; /* how long one page may take before it ends early */
@@ -169,6 +170,8 @@ SK_MUST_USE int sk_mongo_write(struct sk_mongo_op *op, const bson_t *command, st
 /* Same for createIndexes and the like; *code is the server's code when it refused, else 0. */
 SK_MUST_USE int sk_mongo_admin(struct sk_mongo_op *op, const bson_t *command, int *code, struct sk_error *err);
 int sk_mongo_reply_code(const bson_t *reply); /* the server's code in a failed answer, 0 = none */
+/* Which documents of an unordered insert a unique index refused: sets refused[index], for indexes below count. */
+void sk_mongo_mark_refused(const bson_t *reply, bool *refused, int count);
 /* Calls fn for each document of the first batch of a cursor reply (listIndexes, listCollections, aggregate). */
 void sk_mongo_first_batch(const bson_t *reply, sk_mongo_doc_fn fn, void *arg);
 /* Finds documents and calls fn for each; fn returns false to stop. `opts` as for mongoc_collection_find_with_opts

@@ -2,13 +2,15 @@
  *
  * The timeline: sandkeep_operations, _id = operation id, built from lifecycle events (contract/lifecycle.md §2.2). It
  * outlives the record. Applying an event only sets fields of its operation's entry, so that events may come twice, and
- * those of one operation from two relays at once. What needs other entries (an operation that lost its sandbox to a
- * newer one) is also worked out when reading, where order is known. */
+ * those of one operation from two relays at once. Entries whose first event is here are inserted, all in one go
+ * (measured: a seventh of what as many upserts cost); only those that are there already are updated. What needs other
+ * entries (an operation that lost its sandbox to a newer one) is also worked out when reading, where order is known. */
 #include "common/store/instance_bson.h"
 #include "common/store/mongo.h"
 
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define APPLY_MAX       500 /* events of one bulk write */
@@ -76,20 +78,21 @@ static const char *phase_of(const struct sk_event *event)
     return starts(event) || event->type == SK_EVENT_PHASE ? event->phase : "";
 }
 
-static void append_phases(bson_t *set, const struct sk_event *const *events, int count)
+/* `path` is put before the name: "phases." for an update that keeps the others. */
+static void append_phases(bson_t *set, const char *path, const struct sk_event *const *events, int count)
 {
     for (int i = 0; i < count; i++) {
         const char *name = phase_of(events[i]);
         bool again = false;
-        char path[64];
+        char key[64];
         bson_t phase;
 
         for (int k = i + 1; k < count && !again; k++)
             again = strcmp(phase_of(events[k]), name) == 0;
         if (name[0] == '\0' || again)
             continue;
-        snprintf(path, sizeof(path), "phases.%s", name);
-        BSON_APPEND_DOCUMENT_BEGIN(set, path, &phase);
+        snprintf(key, sizeof(key), "%s%s", path, name);
+        BSON_APPEND_DOCUMENT_BEGIN(set, key, &phase);
         BSON_APPEND_DATE_TIME(&phase, "at", events[i]->time);
         if (events[i]->duration_ms >= 0)
             BSON_APPEND_INT64(&phase, "durationMs", events[i]->duration_ms);
@@ -97,52 +100,88 @@ static void append_phases(bson_t *set, const struct sk_event *const *events, int
     }
 }
 
-/* What these events of one operation, in their order, say together: the same as one after the other.
- * { q: {_id: operation}, u: {$set, $setOnInsert, $max}, upsert: true } */
-static void append_entry(bson_t *updates, const char *position, const struct sk_event *const *events, int count)
+/* What events of one operation, in their order, say together: the same as one after the other. */
+struct said {
+    const struct sk_event *const *events;
+    int count, attempt;
+    const struct sk_event *last, *start, *end, *failed;
+};
+
+static struct said what_they_say(const struct sk_event *const *events, int count)
 {
-    const struct sk_event *last = events[count - 1], *start = NULL, *end = NULL, *failed = NULL;
-    bson_t statement, filter, update, set, on_insert, max;
-    int attempt = 0;
+    struct said said = {.events = events, .count = count, .last = events[count - 1]};
 
     for (int i = 0; i < count; i++) {
-        start = starts(events[i]) ? events[i] : start;
-        end = result_of(events[i]) != NULL ? events[i] : end;
-        failed = end == events[i] && (end->error.code[0] != '\0' || end->error.detail[0] != '\0') ? end : failed;
-        attempt = events[i]->attempt > attempt ? events[i]->attempt : attempt;
+        const struct sk_event *event = events[i];
+
+        said.start = starts(event) ? event : said.start;
+        said.end = result_of(event) != NULL ? event : said.end;
+        if (said.end == event && (event->error.code[0] != '\0' || event->error.detail[0] != '\0'))
+            said.failed = event;
+        said.attempt = event->attempt > said.attempt ? event->attempt : said.attempt;
     }
+    return said;
+}
+
+/* All but the attempt, the phases, and the start when it is not known for certain. */
+static void append_fields(bson_t *set, const struct said *said)
+{
+    const struct sk_event *last = said->last;
+
+    BSON_APPEND_UTF8(set, "sandboxId", last->sandbox_id);
+    BSON_APPEND_UTF8(set, "type", sk_op_name(last->operation_type));
+    BSON_APPEND_INT64(set, "epoch", last->epoch);
+    append_optional(set, "jobId", LAST_TEXT(said->events, said->count, job_id));
+    append_optional(set, "owner", LAST_TEXT(said->events, said->count, owner));
+    append_optional(set, "commandId", LAST_TEXT(said->events, said->count, command_id));
+    if (said->start != NULL)
+        BSON_APPEND_DATE_TIME(set, "startedAt", said->start->time);
+    if (said->end != NULL) {
+        BSON_APPEND_UTF8(set, "result", result_of(said->end));
+        BSON_APPEND_DATE_TIME(set, "endedAt", said->end->time);
+        if (said->failed != NULL)
+            append_error(set, &said->failed->error);
+    }
+    append_optional(set, "reason", LAST_TEXT(said->events, said->count, reason));
+}
+
+static void append_new_entry(bson_t *documents, const char *position, const struct said *said)
+{
+    bson_t document, phases;
+
+    BSON_APPEND_DOCUMENT_BEGIN(documents, position, &document);
+    BSON_APPEND_UTF8(&document, "_id", said->last->operation_id);
+    append_fields(&document, said);
+    BSON_APPEND_INT32(&document, "attempt", said->attempt);
+    BSON_APPEND_DOCUMENT_BEGIN(&document, "phases", &phases);
+    append_phases(&phases, "", said->events, said->count);
+    bson_append_document_end(&document, &phases);
+    bson_append_document_end(documents, &document);
+}
+
+/* { q: {_id: operation}, u: {$set, $setOnInsert, $max}, upsert: true } */
+static void append_entry(bson_t *updates, const char *position, const struct said *said)
+{
+    bson_t statement, filter, update, set, on_insert, max;
+
     BSON_APPEND_DOCUMENT_BEGIN(updates, position, &statement);
     BSON_APPEND_DOCUMENT_BEGIN(&statement, "q", &filter);
-    BSON_APPEND_UTF8(&filter, "_id", last->operation_id);
+    BSON_APPEND_UTF8(&filter, "_id", said->last->operation_id);
     bson_append_document_end(&statement, &filter);
     BSON_APPEND_DOCUMENT_BEGIN(&statement, "u", &update);
 
     BSON_APPEND_DOCUMENT_BEGIN(&update, "$set", &set);
-    BSON_APPEND_UTF8(&set, "sandboxId", last->sandbox_id);
-    BSON_APPEND_UTF8(&set, "type", sk_op_name(last->operation_type));
-    BSON_APPEND_INT64(&set, "epoch", last->epoch);
-    append_optional(&set, "jobId", LAST_TEXT(events, count, job_id));
-    append_optional(&set, "owner", LAST_TEXT(events, count, owner));
-    append_optional(&set, "commandId", LAST_TEXT(events, count, command_id));
-    if (start != NULL)
-        BSON_APPEND_DATE_TIME(&set, "startedAt", start->time);
-    if (end != NULL) {
-        BSON_APPEND_UTF8(&set, "result", result_of(end));
-        BSON_APPEND_DATE_TIME(&set, "endedAt", end->time);
-        if (failed != NULL)
-            append_error(&set, &failed->error);
-    }
-    append_optional(&set, "reason", LAST_TEXT(events, count, reason));
-    append_phases(&set, events, count);
+    append_fields(&set, said);
+    append_phases(&set, "phases.", said->events, said->count);
     bson_append_document_end(&update, &set);
 
-    if (start == NULL) {
+    if (said->start == NULL) {
         BSON_APPEND_DOCUMENT_BEGIN(&update, "$setOnInsert", &on_insert);
-        BSON_APPEND_DATE_TIME(&on_insert, "startedAt", events[0]->time);
+        BSON_APPEND_DATE_TIME(&on_insert, "startedAt", said->events[0]->time);
         bson_append_document_end(&update, &on_insert);
     }
     BSON_APPEND_DOCUMENT_BEGIN(&update, "$max", &max);
-    BSON_APPEND_INT32(&max, "attempt", attempt);
+    BSON_APPEND_INT32(&max, "attempt", said->attempt);
     bson_append_document_end(&update, &max);
 
     bson_append_document_end(&statement, &update);
@@ -256,22 +295,22 @@ static int trim(struct sk_mongo_op *op, const char *sandbox_id, struct sk_error 
 
 /* ---- the operations of the store ------------------------------------------------------------ */
 
-/* One statement for each operation: an upsert costs the server the same whatever it sets, and the events of a short
- * operation mostly come together. */
-static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int count, struct sk_error *err)
-{
-    bson_t command = BSON_INITIALIZER, updates;
-    const struct sk_event *group[APPLY_MAX];
-    bool done[APPLY_MAX] = {false};
-    uint32_t statements = 0;
-    char index[16];
-    const char *position;
-    int result;
+/* Events that are applied together, ordered by operation. */
+struct apply {
+    const struct sk_event *events[APPLY_MAX];
+    struct said said[APPLY_MAX]; /* one for each operation */
+    bool existing[APPLY_MAX];    /* it has an entry already */
+    int count;
+};
 
-    BSON_APPEND_UTF8(&command, "update", op->store->names[SK_MONGO_OPERATIONS]);
-    BSON_APPEND_ARRAY_BEGIN(&command, "updates", &updates);
+static void group_by_operation(struct apply *apply, const struct sk_event *events, int count)
+{
+    bool done[APPLY_MAX] = {false};
+    int used = 0;
+
+    apply->count = 0;
     for (int i = 0; i < count; i++) {
-        int size = 0;
+        int first = used;
 
         /* An event of somebody else's making without an operation has no entry. */
         if (done[i] || events[i].operation_id[0] == '\0' || events[i].operation_type == SK_OP_NONE)
@@ -279,33 +318,101 @@ static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int
         for (int k = i; k < count; k++) {
             if (!done[k] && same_operation(&events[k], &events[i])) {
                 done[k] = true;
-                group[size++] = &events[k];
+                apply->events[used++] = &events[k];
             }
         }
-        bson_uint32_to_string(statements++, &position, index, sizeof(index));
-        append_entry(&updates, position, group, size);
-        for (int k = 0; k < size; k++) {
-            if (group[k]->type == SK_EVENT_TAKENOVER && group[k]->job_id[0] != '\0') {
+        apply->said[apply->count] = what_they_say(&apply->events[first], used - first);
+        apply->existing[apply->count] = apply->said[apply->count].start == NULL;
+        apply->count++;
+    }
+}
+
+/* Entries whose operation starts here; those that turn out to exist are marked. */
+static int insert_entries(struct sk_mongo_op *op, struct apply *apply, struct sk_error *err)
+{
+    bson_t command = BSON_INITIALIZER, documents, reply;
+    bool refused[APPLY_MAX] = {false};
+    int place[APPLY_MAX], count = 0, result;
+    char index[16];
+    const char *position;
+
+    BSON_APPEND_UTF8(&command, "insert", op->store->names[SK_MONGO_OPERATIONS]);
+    BSON_APPEND_BOOL(&command, "ordered", false);
+    BSON_APPEND_ARRAY_BEGIN(&command, "documents", &documents);
+    for (int i = 0; i < apply->count; i++) {
+        if (apply->existing[i])
+            continue;
+        bson_uint32_to_string((uint32_t)count, &position, index, sizeof(index));
+        append_new_entry(&documents, position, &apply->said[i]);
+        place[count++] = i;
+    }
+    bson_append_array_end(&command, &documents);
+    result = 0;
+    if (count > 0) {
+        result = sk_mongo_write(op, &command, NULL, &reply, err);
+        if (result == 0)
+            sk_mongo_mark_refused(&reply, refused, count);
+        bson_destroy(&reply);
+    }
+    for (int i = 0; i < count; i++)
+        apply->existing[place[i]] = refused[i];
+    bson_destroy(&command);
+    return result;
+}
+
+/* What is left: entries that exist, and what events say about other entries than their own. */
+static uint32_t append_updates(bson_t *updates, const struct apply *apply)
+{
+    uint32_t statements = 0;
+    char index[16];
+    const char *position;
+
+    for (int i = 0; i < apply->count; i++) {
+        const struct said *said = &apply->said[i];
+
+        if (apply->existing[i]) {
+            bson_uint32_to_string(statements++, &position, index, sizeof(index));
+            append_entry(updates, position, said);
+        }
+        for (int k = 0; k < said->count; k++) {
+            const struct sk_event *event = said->events[k];
+
+            if (event->type == SK_EVENT_TAKENOVER && event->job_id[0] != '\0') {
                 bson_uint32_to_string(statements++, &position, index, sizeof(index));
-                append_takeover(&updates, position, group[k]);
+                append_takeover(updates, position, event);
             }
-            if (group[k]->type == SK_EVENT_DELETED) {
+            if (event->type == SK_EVENT_DELETED) {
                 bson_uint32_to_string(statements++, &position, index, sizeof(index));
-                append_expiry(&updates, position, group[k]);
+                append_expiry(updates, position, event);
             }
         }
     }
+    return statements;
+}
+
+static int apply_part(struct sk_mongo_op *op, struct apply *apply, const struct sk_event *events, int count,
+                      struct sk_error *err)
+{
+    bson_t command = BSON_INITIALIZER, updates;
+    uint32_t statements;
+    int result;
+
+    group_by_operation(apply, events, count);
+    result = insert_entries(op, apply, err);
+    BSON_APPEND_UTF8(&command, "update", op->store->names[SK_MONGO_OPERATIONS]);
+    BSON_APPEND_ARRAY_BEGIN(&command, "updates", &updates);
+    statements = append_updates(&updates, apply);
     bson_append_array_end(&command, &updates);
     /* Two relays may insert the same entry at once; the loser's upsert is refused as a duplicate and told to come
      * again as an update. */
-    result = 0;
-    for (int attempt = 0; attempt < 3 && statements > 0; attempt++) {
+    for (int attempt = 0; attempt < 3 && statements > 0 && result == 0; attempt++) {
         struct sk_mongo_written written;
 
         result = sk_mongo_write(op, &command, &written, NULL, err);
         if (result != 0 || !written.duplicate)
             break;
-        result = sk_fail(err, SK_ERR_STORE_UNAVAILABLE, "the timeline is being written by another relay");
+        result =
+            attempt < 2 ? 0 : sk_fail(err, SK_ERR_STORE_UNAVAILABLE, "the timeline is being written by another relay");
     }
     bson_destroy(&command);
     for (int i = 0; i < count && result == 0; i++) {
@@ -317,17 +424,24 @@ static int apply_part(struct sk_mongo_op *op, const struct sk_event *events, int
 
 int sk_mongo_timeline_apply(void *self, const struct sk_event *events, int count, struct sk_error *err)
 {
+    struct apply *apply;
     struct sk_mongo_op op;
     int result = 0;
 
     if (count <= 0)
         return 0;
-    if (sk_mongo_begin(sk_mongo_self(self), NULL, SK_MONGO_TIMELINE, &op, err) != 0)
+    apply = malloc(sizeof(*apply));
+    if (apply == NULL)
+        return sk_fail(err, SK_ERR_INTERNAL, "out of memory");
+    if (sk_mongo_begin(sk_mongo_self(self), NULL, SK_MONGO_TIMELINE, &op, err) != 0) {
+        free(apply);
         return -1;
+    }
     op.idempotent = true;
     for (int done = 0; done < count && result == 0; done += APPLY_MAX)
-        result = apply_part(&op, events + done, count - done < APPLY_MAX ? count - done : APPLY_MAX, err);
+        result = apply_part(&op, apply, events + done, count - done < APPLY_MAX ? count - done : APPLY_MAX, err);
     sk_mongo_end(&op);
+    free(apply);
     return result;
 }
 

@@ -268,7 +268,7 @@ struct lc_replica {
     atomic_int finishing;
     struct sk_gate *finish_gate;
 
-    pthread_mutex_t relay_lock; /* hints, relay_*, published, pulling, pull_* */
+    pthread_mutex_t relay_lock; /* hints, relay_*, unended, published, pulling, pull_* */
     struct sk_list hints;
     int hint_count;
     bool relay_scan;
@@ -276,8 +276,9 @@ struct lc_replica {
     struct sk_map relay_by_record; /* sandboxes whose events go through the scan until it saw them all */
     atomic_int relay_pending;      /* hints and published events not pulled yet */
     struct sk_gate *relay_gate;
-    struct sk_list published, pulling; /* of lc_hint: confirmed by the stream; in the writes that run now */
-    int published_count;
+    /* Of lc_hint, all confirmed by the stream: of operations that run on; to be written next; in the writes that run. */
+    struct sk_list unended, published, pulling;
+    int unended_count, published_count;
     int64_t pull_us;
     bool pull_hurry, pull_failed;
 
@@ -477,6 +478,7 @@ void lc_beats_overtaken(struct lc_replica *replica, const struct sk_instance *re
 struct lc_hint {
     struct sk_list link;
     struct sk_event event;
+    int64_t until_us; /* in `unended`: how long it may stay */
 };
 
 /* ---- relay.c, puller.c, finisher.c, publish.c --------------------------------------------------- */

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ENTRIES_EACH 4 /* operations of one command that are looked at */
+
 /* Of a life that ended before this record was made? Epochs rise over all lives; a record that FastGPT made has none. */
 static bool of_former_life(const struct lc_run *run, const struct sk_timeline_entry *entry)
 {
@@ -125,9 +127,12 @@ static int open_members(struct lc_run *run, char (*ids)[SK_COMMAND_ID_SIZE])
 static int recall_ended(struct lc_run *run)
 {
     const struct sk_store *store = run->replica->seams.store;
-    char(*ids)[SK_COMMAND_ID_SIZE] = calloc(sk_list_length(&run->job->members) + 1, sizeof(*ids));
-    struct sk_timeline_entry *entries = malloc(SK_TIMELINE_KEEP * sizeof(*entries));
-    int count = SK_TIMELINE_KEEP, members, rc = -1;
+    size_t waiting = sk_list_length(&run->job->members);
+    char(*ids)[SK_COMMAND_ID_SIZE] = calloc(waiting + 1, sizeof(*ids));
+    /* The newest operation of a command tells how it ended; the tries before it are of no interest. */
+    int count = waiting < SK_TIMELINE_KEEP / ENTRIES_EACH ? (int)waiting * ENTRIES_EACH : SK_TIMELINE_KEEP;
+    struct sk_timeline_entry *entries = malloc((size_t)(count > 0 ? count : 1) * sizeof(*entries));
+    int members, rc = -1;
 
     if (ids == NULL || entries == NULL) {
         sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");

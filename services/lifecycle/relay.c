@@ -114,7 +114,7 @@ static bool listed(struct sk_list *list, const char *event_id)
 /* Confirmed by the stream, and on its way out of its record. Under relay_lock. */
 static bool already_published(struct lc_replica *r, const char *event_id)
 {
-    return listed(&r->published, event_id) || listed(&r->pulling, event_id);
+    return listed(&r->unended, event_id) || listed(&r->published, event_id) || listed(&r->pulling, event_id);
 }
 
 /* Hints into relay->events. Those of sandboxes that go by their record are dropped: the scan has them. */

@@ -95,6 +95,7 @@ struct lc_replica *lc_replica_new(const struct lc_settings *settings, const stru
     sk_list_init(&r->polls);
     sk_list_init(&r->finishes);
     sk_list_init(&r->hints);
+    sk_list_init(&r->unended);
     sk_list_init(&r->published);
     sk_list_init(&r->pulling);
     sk_list_init(&r->beats);
@@ -189,6 +190,7 @@ void lc_replica_free(struct lc_replica *r)
         free(seat);
     }
     lc_relay_free_hints(&r->hints);
+    lc_relay_free_hints(&r->unended);
     lc_relay_free_hints(&r->published);
     lc_relay_free_hints(&r->pulling);
     sk_map_fini(&r->relay_by_record);
