@@ -276,7 +276,8 @@ struct lc_replica {
     struct sk_map relay_by_record; /* sandboxes whose events go through the scan until it saw them all */
     atomic_int relay_pending;      /* hints and published events not pulled yet */
     struct sk_gate *relay_gate;
-    /* Of lc_hint, all confirmed by the stream: of operations that run on; to be written next; in the writes that run. */
+    /* Of lc_hint, all confirmed by the stream: of operations that run on; to be written next; in the writes that run.
+     */
     struct sk_list unended, published, pulling;
     int unended_count, published_count;
     int64_t pull_us;
@@ -478,6 +479,7 @@ void lc_beats_overtaken(struct lc_replica *replica, const struct sk_instance *re
 struct lc_hint {
     struct sk_list link;
     struct sk_event event;
+    int64_t since_us; /* among the hints: when the write that made it was known to be done */
     int64_t until_us; /* in `unended`: how long it may stay */
 };
 

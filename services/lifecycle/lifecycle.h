@@ -115,6 +115,8 @@ struct lc_hooks {
     void (*stuck_worker)(void *arg, const char *sandbox_id, const char *phase); /* did not come back; NULL = none */
     void (*counted)(void *arg, enum lc_counter counter, int64_t delta);         /* NULL = none */
     void (*ended)(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us); /* NULL = none */
+    /* The stream has confirmed an event, that long after the write that made it; NULL = none. */
+    void (*published)(void *arg, int64_t delay_us);
     /* A worker returns: frees what the providers left in call->transport. NULL = nothing is left there. */
     void (*worker_end)(void *arg, struct sk_call *call);
     void *arg;

@@ -623,6 +623,7 @@ static int make_replica(struct sk_error *err)
     const struct lc_hooks hooks = {.wake_dispatcher = wake_dispatcher,
                                    .counted = lc_metrics_counted,
                                    .ended = lc_metrics_ended,
+                                   .published = lc_metrics_published,
                                    .worker_end = worker_end};
     const struct sk_workers_options rpc = {
         .name = "lc-rpc", .max_threads = (size_t)values.rpc_workers, .queue_capacity = SK_SERVICE_REQUESTS_MAX};

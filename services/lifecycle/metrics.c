@@ -25,6 +25,14 @@ static struct sk_metric operation_seconds = {
     .buckets = sk_buckets_latency,
 };
 
+static const double delay_buckets[] = {0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1, 5, 30, 0};
+static struct sk_metric event_delay_seconds = {
+    .name = "sandkeep_lifecycle_event_delay_seconds",
+    .help = "from the write that made an event to its confirmation by the stream; not those that a scan found",
+    .kind = SK_METRIC_HISTOGRAM,
+    .buckets = delay_buckets,
+};
+
 /* The scrape runs on the loop thread; the replica is freed after the admin listener has ended. */
 static struct lc_replica *replica;
 
@@ -85,6 +93,7 @@ void lc_metrics_register(struct lc_replica *r)
     for (size_t i = 0; i < sizeof(gauge_metrics) / sizeof(gauge_metrics[0]); i++)
         sk_metric_register(&gauge_metrics[i]);
     sk_metric_register(&operation_seconds);
+    sk_metric_register(&event_delay_seconds);
 }
 
 void lc_metrics_forget(void)
@@ -102,4 +111,10 @@ void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t d
 {
     (void)arg;
     sk_metric_observe(&operation_seconds, (int)op, (int)ending, (double)duration_us / 1e6);
+}
+
+void lc_metrics_published(void *arg, int64_t delay_us)
+{
+    (void)arg;
+    sk_metric_observe(&event_delay_seconds, 0, 0, (double)delay_us / 1e6);
 }

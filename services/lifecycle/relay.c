@@ -35,6 +35,7 @@ static void by_record(struct lc_replica *r, const char *sandbox_id)
 
 void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int count, bool pending_before)
 {
+    int64_t now_us = sk_mono_us(r->sched);
     bool awake;
 
     pthread_mutex_lock(&r->relay_lock);
@@ -50,6 +51,7 @@ void lc_relay_hint(struct lc_replica *r, const struct sk_event *events, int coun
             break;
         }
         hint->event = events[i];
+        hint->since_us = now_us;
         sk_list_push_back(&r->hints, &hint->link);
         r->hint_count++;
         atomic_fetch_add(&r->relay_pending, 1);
@@ -64,6 +66,7 @@ struct relay {
     struct lc_replica *replica;
     int capacity;
     struct sk_event *events; /* to be published now */
+    int64_t *since_us;       /* of those that came as hints */
     int count;
     struct lc_event_message *built;
     struct sk_message *messages;
@@ -84,17 +87,20 @@ static bool relay_init(struct relay *relay, struct lc_replica *r)
     relay->capacity = r->settings.relay_batch > 0 ? r->settings.relay_batch : 1;
     n = (size_t)relay->capacity;
     relay->events = calloc(n, sizeof(*relay->events));
+    relay->since_us = calloc(n, sizeof(*relay->since_us));
     relay->built = calloc(n, sizeof(*relay->built));
     relay->messages = calloc(n, sizeof(*relay->messages));
     relay->acked = calloc(n, sizeof(*relay->acked));
     sk_map_init(&relay->seen, LC_HINTS_MAX, 1);
     sk_map_init(&relay->seen_now, LC_HINTS_MAX, 1);
-    return relay->events != NULL && relay->built != NULL && relay->messages != NULL && relay->acked != NULL;
+    return relay->events != NULL && relay->since_us != NULL && relay->built != NULL && relay->messages != NULL &&
+           relay->acked != NULL;
 }
 
 static void relay_fini(struct relay *relay)
 {
     free(relay->events);
+    free(relay->since_us);
     free(relay->built);
     free(relay->messages);
     free(relay->acked);
@@ -117,6 +123,12 @@ static bool already_published(struct lc_replica *r, const char *event_id)
     return listed(&r->unended, event_id) || listed(&r->published, event_id) || listed(&r->pulling, event_id);
 }
 
+static void add_hint(struct relay *relay, const struct lc_hint *hint)
+{
+    relay->events[relay->count] = hint->event;
+    relay->since_us[relay->count++] = hint->since_us;
+}
+
 /* Hints into relay->events. Those of sandboxes that go by their record are dropped: the scan has them. */
 static void take_hints(struct relay *relay)
 {
@@ -131,7 +143,7 @@ static void take_hints(struct relay *relay)
 
         r->hint_count--;
         if (sk_map_get(&r->relay_by_record, hint->event.sandbox_id) == NULL && !already_published(r, hint->event.id))
-            relay->events[relay->count++] = hint->event;
+            add_hint(relay, hint);
         else
             dropped++;
         free(hint);
@@ -157,6 +169,7 @@ static int publish(struct relay *relay, bool hints)
     struct lc_replica *r = relay->replica;
     struct sk_error err = {.code = SK_OK};
     int built = 0, lost = 0;
+    int64_t now_us;
 
     /* One that cannot be written must not hold up the others: it stays in its record, the scan tries it again. */
     for (int i = 0; i < relay->count; i++) {
@@ -165,8 +178,10 @@ static int publish(struct relay *relay, bool hints)
             give_up(r, &relay->events[i], hints);
             continue;
         }
-        if (built != i)
+        if (built != i) {
             relay->events[built] = relay->events[i];
+            relay->since_us[built] = relay->since_us[i];
+        }
         relay->messages[built] = relay->built[built].message;
         relay->acked[built++] = false;
     }
@@ -174,10 +189,13 @@ static int publish(struct relay *relay, bool hints)
     if (built > 0)
         (void)r->seams.bus->ops->publish_acked(r->seams.bus->self, relay->messages, built, relay->acked,
                                                r->settings.publish_timeout_ms, &err);
+    now_us = sk_mono_us(r->sched);
     for (int i = 0; i < built; i++) {
         lc_message_fini(&relay->built[i]);
         if (relay->acked[i]) {
             lc_count(r, LC_COUNT_EVENTS_PUBLISHED, 1);
+            if (hints && r->hooks.published != NULL)
+                r->hooks.published(r->hooks.arg, now_us - relay->since_us[i]);
             lc_pull_later(r, &relay->events[i], hints);
             continue;
         }

@@ -55,6 +55,7 @@ void lc_config_settings(const struct lc_config *config, const struct sk_sched *s
 void lc_metrics_register(struct lc_replica *replica);
 void lc_metrics_counted(void *arg, enum lc_counter counter, int64_t delta);
 void lc_metrics_ended(void *arg, enum sk_op op, enum lc_ending ending, int64_t duration_us);
+void lc_metrics_published(void *arg, int64_t delay_us);
 void lc_metrics_forget(void); /* before the replica is freed */
 
 #endif

@@ -115,7 +115,7 @@ class Process:
 class Replica(Process):
     """One sk-lifecycle; `metrics` reads its admin listener."""
 
-    def __init__(self, site, name, **settings):
+    def __init__(self, site, name, program="sk-lifecycle", **settings):
         self.port = free_port()
         environment = {
             "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"),
@@ -125,7 +125,7 @@ class Replica(Process):
             "AGENT_SANDBOX_OPENSANDBOX_VOLUME_MANAGER_URL": site.provider_url, "AGENT_SANDBOX_OPENSANDBOX_VOLUME_MANAGER_TOKEN": "bench",
             "SANDKEEP_LIFECYCLE_ADMIN_LISTEN": f"127.0.0.1:{self.port}", **{key: str(value) for key, value in settings.items()},
         }
-        super().__init__(name, [bin_dir() / "sk-lifecycle"], site.folder / f"{name}.log", environment)
+        super().__init__(name, [bin_dir() / program], site.folder / f"{name}.log", environment)
 
     def is_ready(self):
         with contextlib.suppress(OSError):
@@ -227,9 +227,9 @@ class Site:
         for port in (mongo, nats, redis, provider):
             wait_for(lambda: port_open(port), 60, "servers start", 0.02)
 
-    def replica(self, seconds=30, **settings):
+    def replica(self, seconds=30, program="sk-lifecycle", **settings):
         self.count += 1
-        return self.add(Replica(self, f"lifecycle-{self.count}", **settings)).ready(seconds)
+        return self.add(Replica(self, f"lifecycle-{self.count}", program, **settings)).ready(seconds)
 
     def load_command(self, load, **options):
         options = {"mongo": self.mongo_uri, "nats": self.nats_url, **options}
