@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 TIMEOUT = 600
-VALGRIND = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite", "--num-callers=20"]
+VALGRIND = ["valgrind", "-q", "--error-exitcode=99", "--leak-check=full", "--show-leak-kinds=definite", "--errors-for-leak-kinds=definite", "--num-callers=20"]
 
 
 def unit_tests(build):
