@@ -348,7 +348,10 @@ void lc_relay_main(struct lc_replica *r)
         }
         now_us = sk_mono_us(r->sched);
         if ((scan_now || now_us >= relay.scan_us) && !relay.full) {
-            relay.scan_us = now_us + r->settings.relay_poll_ms * 1000;
+            /* Does not wander with its lateness: it wakes together with the sweeps, which began when it did. */
+            relay.scan_us += r->settings.relay_poll_ms * 1000;
+            if (scan_now || relay.scan_us <= now_us)
+                relay.scan_us = now_us + r->settings.relay_poll_ms * 1000;
             relay.scan_all = scan_now;
             scan(&relay);
         }
