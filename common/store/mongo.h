@@ -30,7 +30,7 @@
 #define SK_MONGO_CONNECT_MS     2000   /* connectTimeoutMS */
 #define SK_MONGO_SOCKET_MS      10000  /* socketTimeoutMS: one answer */
 #define SK_MONGO_SELECTION_MS   3000   /* serverSelectionTimeoutMS: waiting for a writable server */
-#define SK_MONGO_MONITOR_MS     1000   /* heartbeatFrequencyMS */
+#define SK_MONGO_MONITOR_MS     2000   /* heartbeatFrequencyMS */
 #define SK_MONGO_SELECT_STEP_MS 200    /* one look of the driver within that time: how fast a cancel is seen */
 #define SK_MONGO_HANDSHAKE_MS   250    /* a handshake younger than this is not cut off: see stream.c */
 #define SK_MONGO_POOL_WAIT_MS   10000  /* waiting for a client of the pool (waitQueueTimeoutMS) */
