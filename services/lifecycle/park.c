@@ -380,6 +380,15 @@ static void reply_only(struct lc_replica *r, struct lc_held *held, const struct 
     lc_answer_drop(answer);
 }
 
+/* It waits for a provider that is away, and nothing was begun for it. */
+static bool waits_for_provider(const struct lc_held *held)
+{
+    const struct lc_queue *queue = held->queue;
+
+    return !held->running && !held->own && queue->park == LC_PARK_OUTAGE &&
+           (queue->err.code == SK_ERR_PROVIDER_ERROR || queue->err.code == SK_ERR_PROVIDER_TIMEOUT);
+}
+
 static void deadline_passed(struct lc_replica *r, struct lc_held *held)
 {
     struct lc_queue *queue = held->queue;
@@ -391,10 +400,8 @@ static void deadline_passed(struct lc_replica *r, struct lc_held *held)
         return;
     }
     if (queue->park == LC_PARK_OUTAGE) {
-        bool provider = queue->err.code == SK_ERR_PROVIDER_ERROR || queue->err.code == SK_ERR_PROVIDER_TIMEOUT;
-
         /* An outage of our own dependencies never kills a command: it runs when they are back. */
-        if (!provider) {
+        if (!waits_for_provider(held)) {
             reply_only(r, held, &queue->err);
             return;
         }
@@ -424,7 +431,8 @@ static void tick_held(struct lc_replica *r, int64_t now_us)
             if (!LC_MUTATE(PARK_WITHOUT_IN_PROGRESS))
                 bus->ops->in_progress(bus->self, held->delivery);
         }
-        if (now_us >= held->deadline_us && !atomic_load(&held->replied))
+        /* Who was answered while its job still looked may wait for a provider since: it ends like the others. */
+        if (now_us >= held->deadline_us && (!atomic_load(&held->replied) || waits_for_provider(held)))
             deadline_passed(r, held);
         /* Outside of the list it is the finisher's. */
         if (!sk_list_empty(&held->all) && held_due_us(held) < r->next_tick_us)

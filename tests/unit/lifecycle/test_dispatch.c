@@ -347,6 +347,31 @@ START_TEST(test_outage_never_kills_a_command)
 }
 END_TEST
 
+/* Answered at its deadline while its job still asked the provider: it must not look again for as long as that fails. */
+START_TEST(test_provider_outage_ends_a_command_that_was_answered_before)
+{
+    struct lc_job *job;
+
+    fake_start(&f, NULL);
+    fake_send(&f, "ensure", ID, "1", ",\"deadlineMs\":1000");
+    job = fake_take(&f);
+    fake_advance(&f, 2000);
+    ck_assert_int_eq(f.published, 1);
+    ck_assert_ptr_nonnull(strstr(f.last_body, "deadline_exceeded"));
+    fake_end(&f, job, LC_OUTCOME_OUTAGE, SK_ERR_PROVIDER_TIMEOUT, 0);
+    for (int i = 0; i < 60 && results() == 0; i++) {
+        job = fake_take(&f);
+        if (job != NULL)
+            fake_end(&f, job, LC_OUTCOME_OUTAGE, SK_ERR_PROVIDER_TIMEOUT, 0);
+        fake_advance(&f, 500);
+    }
+    ck_assert_int_eq(finish_all(), SK_ERR_PROVIDER_TIMEOUT);
+    ck_assert_int_eq(f.published, 1);
+    ck_assert_int_eq(atomic_load(&f.replica->held_count), 0);
+    fake_stop(&f);
+}
+END_TEST
+
 START_TEST(test_signs_of_life)
 {
     fake_start(&f, NULL);
@@ -593,7 +618,8 @@ SK_CHECK_MAIN("lifecycle dispatcher", test_one_worker_per_sandbox, test_commands
               test_a_parked_command_that_matters_twice_asks_for_its_result_again, test_a_thousand_are_one,
               test_only_neighbours_of_one_meaning_ride_together, test_delete_overtakes,
               test_delete_wakes_a_parked_queue, test_waiting_is_bounded, test_deadline_while_busy,
-              test_deadline_while_its_own_operation_goes_on, test_outage_never_kills_a_command, test_signs_of_life,
+              test_deadline_while_its_own_operation_goes_on, test_outage_never_kills_a_command,
+              test_provider_outage_ends_a_command_that_was_answered_before, test_signs_of_life,
               test_hints_and_polls_wake, test_a_twin_waits_for_the_stored_result,
               test_own_failures_end_in_the_dead_letters, test_bad_input_is_refused_at_once, test_drain,
               test_back_pressure, test_backoff, test_retry_after, test_internal_jobs)
