@@ -10,9 +10,16 @@
 #include <string.h>
 
 #define OUTAGE_PAUSE_MS 250
-/* How long an operation's events wait for its end: most operations are shorter, and half the period of the scan, so
- * that no other replica takes them for left behind. */
+/* How long an operation's events wait for its end: most operations are shorter. Never more than half the period of the
+ * scan, so that no other replica takes them for left behind. */
 #define UNENDED_WAIT_MS 500
+
+static int64_t unended_wait_us(const struct lc_replica *r)
+{
+    int64_t half_ms = r->settings.relay_poll_ms / 2;
+
+    return (half_ms < UNENDED_WAIT_MS ? half_ms : UNENDED_WAIT_MS) * 1000;
+}
 
 static bool ends_operation(const struct sk_event *event)
 {
@@ -36,8 +43,9 @@ static void make_due(struct lc_replica *r, struct lc_hint *item)
     r->published_count++;
 }
 
-/* The events before this one of its operation, in their order. Under relay_lock. */
-static void collect_operation(struct lc_replica *r, const struct sk_event *event)
+/* The events before this one of its sandbox, in their order: of its operation, and of those that lost the sandbox to
+ * it, whose entries this end may say something about. Under relay_lock. */
+static void collect_sandbox(struct lc_replica *r, const struct sk_event *event)
 {
     struct sk_list *next;
 
@@ -45,7 +53,7 @@ static void collect_operation(struct lc_replica *r, const struct sk_event *event
         struct lc_hint *hint = SK_LIST_ENTRY(struct lc_hint, item, link);
 
         next = item->next;
-        if (strcmp(hint->event.operation_id, event->operation_id) != 0)
+        if (strcmp(hint->event.sandbox_id, event->sandbox_id) != 0)
             continue;
         sk_list_remove(item);
         r->unended_count--;
@@ -87,14 +95,14 @@ void lc_pull_later(struct lc_replica *r, const struct sk_event *event, bool coun
         return;
     }
     item->event = *event;
-    item->until_us = now_us + UNENDED_WAIT_MS * 1000;
+    item->until_us = now_us + unended_wait_us(r);
     if (!counted)
         atomic_fetch_add(&r->relay_pending, 1);
     pthread_mutex_lock(&r->relay_lock);
     ring = r->pull_hurry || (r->published_count == 0 && r->unended_count == 0);
     if (ends_operation(event)) {
         ring = ring || r->published_count == 0;
-        collect_operation(r, event);
+        collect_sandbox(r, event);
         make_due(r, item);
     } else if (r->unended_count < r->settings.relay_batch) {
         sk_list_push_back(&r->unended, &item->link);

@@ -217,6 +217,8 @@ void lc_replica_drain(struct lc_replica *r)
 {
     if (atomic_exchange(&r->draining, true))
         return;
+    /* Events that wait for the end of their operation wait no longer. */
+    sk_gate_notify(r->sched, r->poll_gate);
     /* The queues belong to the dispatcher: it sees the flag when it next looks into its inbox. */
     if (r->hooks.wake_dispatcher != NULL)
         r->hooks.wake_dispatcher(r->hooks.arg);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define SANDBOX "app-8a3cb7a4e074fa1d"
+#define OTHER   "app-0123456789abcdef"
 
 static struct fake f;
 static struct lc_puller puller;
@@ -54,15 +55,20 @@ static void stop(void)
     fake_stop(&f);
 }
 
-static void publish(enum sk_event_type type, const char *operation)
+static void publish_of(const char *sandbox_id, enum sk_event_type type, const char *operation)
 {
     static int serial;
     struct sk_event event = {.type = type, .operation_type = SK_OP_PROVISION, .sequence = ++serial};
 
     snprintf(event.id, sizeof(event.id), "%026d", serial);
-    strcpy(event.sandbox_id, SANDBOX);
+    strcpy(event.sandbox_id, sandbox_id);
     strcpy(event.operation_id, operation);
     lc_pull_later(f.replica, &event, false);
+}
+
+static void publish(enum sk_event_type type, const char *operation)
+{
+    publish_of(SANDBOX, type, operation);
 }
 
 static int64_t due_in(void)
@@ -98,14 +104,30 @@ START_TEST(test_others_do_not_wait_for_an_operation_that_runs)
 {
     start();
     publish(SK_EVENT_CLAIMED, "long");
-    publish(SK_EVENT_CLAIMED, "short");
-    publish(SK_EVENT_COMPLETED, "short");
+    publish_of(OTHER, SK_EVENT_CLAIMED, "short");
+    publish_of(OTHER, SK_EVENT_COMPLETED, "short");
     fake_advance(&f, f.replica->settings.relay_window_ms);
     ck_assert_int_eq(due_in(), 0);
     lc_pull(&puller, f.replica);
     ck_assert_int_eq(applied, 2);
     ck_assert_int_gt(due_in(), 0);
     ck_assert_int_eq(atomic_load(&f.replica->relay_pending), 1);
+    stop();
+}
+END_TEST
+
+/* What ends the sandbox's timeline (a delete) must find the entry of whom it overtook. */
+START_TEST(test_who_lost_the_sandbox_is_written_with_the_end_of_the_next)
+{
+    start();
+    publish(SK_EVENT_CLAIMED, "overtaken");
+    publish(SK_EVENT_CLAIMED, "delete");
+    publish(SK_EVENT_DELETED, "delete");
+    fake_advance(&f, f.replica->settings.relay_window_ms);
+    ck_assert_int_eq(due_in(), 0);
+    lc_pull(&puller, f.replica);
+    ck_assert_int_eq(applied, 3);
+    ck_assert_int_eq(due_in(), -1);
     stop();
 }
 END_TEST
@@ -125,6 +147,21 @@ START_TEST(test_long_operation_is_shown_while_it_runs)
     ck_assert_int_eq(due_in(), 0);
     lc_pull(&puller, f.replica);
     ck_assert_int_eq(applied, 1);
+    f.replica->settings.relay_poll_ms = 100; /* a scan that looks more often */
+    publish(SK_EVENT_PHASE, "long");
+    ck_assert_int_le(due_in(), 50);
+    stop();
+}
+END_TEST
+
+START_TEST(test_a_drain_waits_for_no_end)
+{
+    start();
+    publish(SK_EVENT_CLAIMED, "long");
+    atomic_store(&f.replica->draining, true);
+    ck_assert_int_eq(due_in(), 0);
+    lc_pull(&puller, f.replica);
+    ck_assert_int_eq(atomic_load(&f.replica->relay_pending), 0);
     stop();
 }
 END_TEST
@@ -178,5 +215,6 @@ START_TEST(test_failed_write_is_tried_again_whole)
 END_TEST
 
 SK_CHECK_MAIN("puller", test_operation_is_written_once_at_its_end, test_others_do_not_wait_for_an_operation_that_runs,
-              test_long_operation_is_shown_while_it_runs, test_who_waits_for_an_empty_outbox_gets_it_at_once,
+              test_who_lost_the_sandbox_is_written_with_the_end_of_the_next, test_long_operation_is_shown_while_it_runs,
+              test_a_drain_waits_for_no_end, test_who_waits_for_an_empty_outbox_gets_it_at_once,
               test_many_that_run_are_bounded, test_failed_write_is_tried_again_whole)
