@@ -222,6 +222,21 @@ static struct sk_mongo_client *take_free(struct sk_store_mongo *store)
     return client;
 }
 
+/* Under the pool's lock. */
+static struct sk_mongo_waiter *first_waiter(struct sk_store_mongo *store)
+{
+    return sk_list_empty(&store->waiters) ? NULL : SK_LIST_ENTRY(struct sk_mongo_waiter, store->waiters.next, link);
+}
+
+/* Under the pool's lock. */
+static void wake_first(struct sk_store_mongo *store)
+{
+    struct sk_mongo_waiter *waiter = first_waiter(store);
+
+    if (waiter != NULL)
+        pthread_cond_signal(&waiter->changed);
+}
+
 /* `urgent`: before all who wait already, and given the next client that becomes free. */
 static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, struct sk_call *call, int64_t budget_ms,
                                                bool urgent)
@@ -258,7 +273,13 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
         if (waiter.client == NULL)
             status = pthread_cond_timedwait(&waiter.changed, &store->lock, &until);
     }
+    if (waiter.client == NULL && !waiter.cancelled)
+        waiter.client = take_free(store); /* freed at the last moment */
     sk_list_remove(&waiter.link);
+    /* Two may have been freed while this thread was waking up, or one that it does not want any more: only the first in
+     * line is told, and the next one must not sleep beside a client that nobody uses. */
+    if (store->free_clients != NULL)
+        wake_first(store);
     pthread_mutex_unlock(&store->lock);
     if (call != NULL)
         sk_call_set_wake(call, NULL, NULL);
@@ -273,11 +294,10 @@ static struct sk_mongo_client *wait_for_client(struct sk_store_mongo *store, str
  * long is served first, so nobody starves. */
 static void release_client(struct sk_store_mongo *store, struct sk_mongo_client *client)
 {
-    struct sk_mongo_waiter *waiter = NULL;
+    struct sk_mongo_waiter *waiter;
 
     pthread_mutex_lock(&store->lock);
-    if (!sk_list_empty(&store->waiters))
-        waiter = SK_LIST_ENTRY(struct sk_mongo_waiter, store->waiters.next, link);
+    waiter = first_waiter(store);
     if (waiter != NULL && sk_mono_us(store->sched) - waiter->since_us >= SK_MONGO_HAND_OVER_US) {
         sk_list_remove(&waiter->link);
         waiter->client = client;
