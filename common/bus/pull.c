@@ -119,7 +119,9 @@ static int send_request(struct sk_pull *pull, int batch, uint32_t number)
 static int64_t request_left_ms(struct sk_pull *pull)
 {
     struct sk_bus_nats *bus = pull->bus;
-    int64_t silent_ms, old_ms, limit_ms = HEARTBEATS_MISSED * SK_BUS_PULL_HEARTBEAT_MS + SK_BUS_PULL_HEARTBEAT_MS / 2;
+    const int64_t silent_max_ms = HEARTBEATS_MISSED * SK_BUS_PULL_HEARTBEAT_MS + SK_BUS_PULL_HEARTBEAT_MS / 2;
+    const int64_t old_max_ms = SK_BUS_PULL_EXPIRES_MS + SK_BUS_PULL_HEARTBEAT_MS;
+    int64_t silent_left_ms, old_left_ms;
 
     if (!pull->open)
         return 0;
@@ -127,15 +129,15 @@ static int64_t request_left_ms(struct sk_pull *pull)
         pull->open = false; /* sent on a connection that is gone; a late message is taken all the same */
         return 0;
     }
-    silent_ms = age_ms(bus, pull->last_seen_us);
-    old_ms = age_ms(bus, pull->opened_us);
-    if (silent_ms >= limit_ms || old_ms >= SK_BUS_PULL_EXPIRES_MS + SK_BUS_PULL_HEARTBEAT_MS) {
+    silent_left_ms = silent_max_ms - age_ms(bus, pull->last_seen_us);
+    old_left_ms = old_max_ms - age_ms(bus, pull->opened_us);
+    if (silent_left_ms <= 0 || old_left_ms <= 0) {
         pull->open = false;
         pull->failures++;
         sk_metric_add(&sk_bus_metric_pull_stalls, 0, 0, 1);
         return 0;
     }
-    return limit_ms - silent_ms;
+    return silent_left_ms < old_left_ms ? silent_left_ms : old_left_ms;
 }
 
 static void *pull_main(void *arg)
