@@ -70,6 +70,27 @@ static bool check_operation(struct sk_store_conformance *c)
     return true;
 }
 
+/* The claim is written already and comes again together with what followed: another relay was faster, or its answer got
+ * lost. What it comes with must not be lost with it. */
+static bool check_claim_again(struct sk_store_conformance *c)
+{
+    static struct sk_timeline_entry entries[SK_TIMELINE_KEEP];
+    struct sk_instance record, after;
+    struct sk_event events[3];
+    int count;
+
+    sc_new(c, &record, &events[0], "replica-a");
+    sc_phase(c, &record, &after, &events[1], "providerEnsured");
+    sc_complete(c, &after, &after, &events[2]);
+    if (!apply(c, events, 1) || !apply(c, events, 3) || !read_timeline(c, record.sandbox_id, entries, &count))
+        return false;
+    CHECK(count == 1 && strcmp(entries[0].result, "completed") == 0 && entries[0].ended_at == events[2].time &&
+              entries[0].phase_count == 2,
+          "what came with a claim that was there already got lost: %d entries, ended as %s, %d phases", count,
+          entries[0].result, entries[0].phase_count);
+    return true;
+}
+
 /* A take-over, a retry, a compensation, a delete that overtakes: what the ended operations are called. */
 static bool check_ends(struct sk_store_conformance *c)
 {
@@ -402,6 +423,6 @@ static bool check_commands_together(struct sk_store_conformance *c)
 
 bool sk_store_check_companions(struct sk_store_conformance *c)
 {
-    return check_operation(c) && check_ends(c) && check_timeline_of_commands(c) && check_mixture(c) &&
-           check_trimming(c) && check_relays(c) && check_commands(c) && check_commands_together(c);
+    return check_operation(c) && check_claim_again(c) && check_ends(c) && check_timeline_of_commands(c) &&
+           check_mixture(c) && check_trimming(c) && check_relays(c) && check_commands(c) && check_commands_together(c);
 }

@@ -157,6 +157,8 @@ START_TEST(test_other_writes)
     struct sk_command_record result = {.command_id = "c", .result = (char *)(uintptr_t) "{}", .at = 1700000000000},
                              stored;
     bool created = true, found = false, granted = false;
+    struct sk_timeline_entry entry;
+    int entries = 1;
     struct ambient a;
     struct mf *f = &a.f;
     char ids[1][SK_SANDBOX_ID_SIZE], events[1][SK_ULID_SIZE];
@@ -183,8 +185,16 @@ START_TEST(test_other_writes)
     ck_assert_msg(OPS->outbox_pull(SELF, (const char(*)[SK_SANDBOX_ID_SIZE])ids, 1, (const char(*)[SK_ULID_SIZE])events,
                                    1, &err) == 0,
                   "%s", err.message);
+    /* An operation's entry is inserted with its claim, and updated with what comes later. */
+    proxy_rule(a.proxy, "insert", PROXY_CUT_AFTER, 1, NULL);
+    ck_assert_msg(OPS->timeline_apply(SELF, &event, 1, &err) == 0, "%s", err.message);
+    ck_assert_int_eq(proxy_met(a.proxy), 1);
+    sc_complete(&f->c, &fresh, &after, &event);
     proxy_rule(a.proxy, "update", PROXY_CUT_AFTER, 1, NULL);
     ck_assert_msg(OPS->timeline_apply(SELF, &event, 1, &err) == 0, "%s", err.message);
+    ck_assert_int_eq(proxy_met(a.proxy), 1);
+    ck_assert(OPS->timeline_list(SELF, NULL, fresh.sandbox_id, &entry, &entries, &err) == 0 && entries == 1);
+    ck_assert_str_eq(entry.result, "completed");
     proxy_rule(a.proxy, "insert", PROXY_CUT_AFTER, 1, NULL);
     memcpy(result.sandbox_id, fresh.sandbox_id, sizeof(result.sandbox_id));
     ck_assert_msg(OPS->command_put(SELF, &result, 1, &err) == 0, "%s", err.message);
