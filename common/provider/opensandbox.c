@@ -99,7 +99,6 @@ static char *list_url(const struct sk_opensandbox *o, const char *metadata, int 
     return sk_url_take(&b);
 }
 
-/* One page of the objects that carry this sessionId. */
 /* It may be the object that counts, and nothing can be done to it by its id: whoever looks after the provider has to.
  * Waiting does not help, so whoever asks is told at once; an operation tries a few times more and is blocked. */
 static int fail_unreadable(struct sk_error *err, const struct sk_wire_answer *answer, const json_t *item, int number,
@@ -119,6 +118,7 @@ static int fail_unreadable(struct sk_error *err, const struct sk_wire_answer *an
     return -1;
 }
 
+/* One page of the objects that carry this sessionId. */
 static int find_page(const struct sk_opensandbox *o, struct sk_call *call, const char *sandbox_id, const char *metadata,
                      int page, struct sk_remote *out, int *count, bool *left_out, bool *next, struct sk_error *err)
 {
