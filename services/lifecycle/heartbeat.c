@@ -336,8 +336,8 @@ static void keep_alive(struct lc_replica *r, bool beats, int64_t period_ms)
         if (quiet >= QUIET_TICKS) {
             sleep_until_needed(r, ticket);
             quiet = 0;
-            /* Its claim was its first heartbeat, its lease is new. */
-            due_us = sk_mono_us(r->sched) + period_ms * 1000;
+            /* Its claim was its first heartbeat; its lease may be older, when the claim waited for the store. */
+            due_us = beats ? sk_mono_us(r->sched) + period_ms * 1000 : 0;
         } else if (!lc_stopping(r)) {
             sk_gate_wait(r->sched, r->beat_gate, ticket, tick_ms);
         }

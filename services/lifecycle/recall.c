@@ -12,7 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ENTRIES_EACH 4 /* operations of one command that are looked at */
+/* Operations that are looked at: for each command, and in all at the least. */
+#define ENTRIES_EACH 4
+#define ENTRIES_MIN  16
 
 /* Of a life that ended before this record was made? Epochs rise over all lives; a record that FastGPT made has none. */
 static bool of_former_life(const struct lc_run *run, const struct sk_timeline_entry *entry)
@@ -131,9 +133,11 @@ static int recall_ended(struct lc_run *run)
     char(*ids)[SK_COMMAND_ID_SIZE] = calloc(waiting + 1, sizeof(*ids));
     /* The newest operation of a command tells how it ended; the tries before it are of no interest. */
     int count = waiting < SK_TIMELINE_KEEP / ENTRIES_EACH ? (int)waiting * ENTRIES_EACH : SK_TIMELINE_KEEP;
-    struct sk_timeline_entry *entries = malloc((size_t)(count > 0 ? count : 1) * sizeof(*entries));
+    struct sk_timeline_entry *entries;
     int members, rc = -1;
 
+    count = count > ENTRIES_MIN ? count : ENTRIES_MIN;
+    entries = malloc((size_t)count * sizeof(*entries));
     if (ids == NULL || entries == NULL) {
         sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
         goto out;
