@@ -311,6 +311,14 @@ def test_a_broken_chain_is_seen(change):
     assert check_chain(CATALOG.states, events)
 
 
+@pytest.mark.parametrize("lost", [1, 4, 7])
+def test_a_claim_that_is_missing_is_one_fault(lost):
+    """The epoch that changed with it is no fault of the event behind it: a wiped server loses events."""
+    events = list(GOOD)
+    events.pop(lost)
+    assert len(check_chain(CATALOG.states, events)) == 1
+
+
 def test_records_of_one_id_are_told_apart():
     again = [lifecycle(1, "claimed", "none", "provisioning", "provision", epoch=900)]
     records = split_records(again + GOOD)
