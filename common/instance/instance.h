@@ -159,6 +159,9 @@ const char *sk_instance_change_invariant(const struct sk_instance *before, const
 json_t *sk_instance_public_json(const struct sk_instance *instance);
 /* The data object of a lifecycle event (contract/messaging.md §4). New reference. */
 json_t *sk_event_data_json(const struct sk_event *event);
+/* How an event ends its operation, in the timeline's word (contract/lifecycle.md §2.2); NULL when it does not. A
+ * constant. */
+const char *sk_event_result(const struct sk_event *event);
 
 void sk_stored_error_set(struct sk_stored_error *out, const struct sk_error *error);
 bool sk_instance_pinned(const struct sk_instance *instance, int64_t now_ms);

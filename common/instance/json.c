@@ -22,6 +22,22 @@ const char *sk_event_type_name(enum sk_event_type type)
     return (int)type >= 0 && type < SK_EVENT_TYPE_COUNT ? event_names[type] : "lifecycle.unknown";
 }
 
+const char *sk_event_result(const struct sk_event *event)
+{
+    switch (event->type) {
+    case SK_EVENT_COMPLETED:
+        return "completed";
+    case SK_EVENT_FAILED:
+        return event->to == SK_STATUS_NONE ? "failed" : "compensated";
+    case SK_EVENT_BLOCKED:
+        return "blocked";
+    case SK_EVENT_DELETED:
+        return "deleted";
+    default:
+        return NULL;
+    }
+}
+
 enum sk_event_type sk_event_type_parse(const char *name)
 {
     if (name == NULL)

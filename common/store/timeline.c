@@ -32,23 +32,6 @@ static void append_optional(bson_t *doc, const char *key, const char *text)
         BSON_APPEND_UTF8(doc, key, text);
 }
 
-/* How an event ends its operation; NULL when it does not. */
-static const char *result_of(const struct sk_event *event)
-{
-    switch (event->type) {
-    case SK_EVENT_COMPLETED:
-        return "completed";
-    case SK_EVENT_FAILED:
-        return event->to == SK_STATUS_NONE ? "failed" : "compensated";
-    case SK_EVENT_BLOCKED:
-        return "blocked";
-    case SK_EVENT_DELETED:
-        return "deleted";
-    default:
-        return NULL;
-    }
-}
-
 static bool starts(const struct sk_event *event)
 {
     return event->type == SK_EVENT_CLAIMED || event->type == SK_EVENT_TAKENOVER;
@@ -115,7 +98,7 @@ static struct said what_they_say(const struct sk_event *const *events, int count
         const struct sk_event *event = events[i];
 
         said.start = starts(event) ? event : said.start;
-        said.end = result_of(event) != NULL ? event : said.end;
+        said.end = sk_event_result(event) != NULL ? event : said.end;
         if (said.end == event && (event->error.code[0] != '\0' || event->error.detail[0] != '\0'))
             said.failed = event;
         said.attempt = event->attempt > said.attempt ? event->attempt : said.attempt;
@@ -137,7 +120,7 @@ static void append_fields(bson_t *set, const struct said *said)
     if (said->start != NULL)
         BSON_APPEND_DATE_TIME(set, "startedAt", said->start->time);
     if (said->end != NULL) {
-        BSON_APPEND_UTF8(set, "result", result_of(said->end));
+        BSON_APPEND_UTF8(set, "result", sk_event_result(said->end));
         BSON_APPEND_DATE_TIME(set, "endedAt", said->end->time);
         if (said->failed != NULL)
             append_error(set, &said->failed->error);
@@ -390,6 +373,21 @@ static uint32_t append_updates(bson_t *updates, const struct apply *apply)
     return statements;
 }
 
+/* Two relays may insert the same entry at once; the loser's upsert is refused as a duplicate and told to come again as
+ * an update. */
+static int write_updates(struct sk_mongo_op *op, const bson_t *command, struct sk_error *err)
+{
+    for (int attempt = 0; attempt < 3; attempt++) {
+        struct sk_mongo_written written;
+
+        if (sk_mongo_write(op, command, &written, NULL, err) != 0)
+            return -1;
+        if (!written.duplicate)
+            return 0;
+    }
+    return sk_fail(err, SK_ERR_STORE_UNAVAILABLE, "the timeline is being written by another relay");
+}
+
 static int apply_part(struct sk_mongo_op *op, struct apply *apply, const struct sk_event *events, int count,
                       struct sk_error *err)
 {
@@ -403,17 +401,8 @@ static int apply_part(struct sk_mongo_op *op, struct apply *apply, const struct 
     BSON_APPEND_ARRAY_BEGIN(&command, "updates", &updates);
     statements = append_updates(&updates, apply);
     bson_append_array_end(&command, &updates);
-    /* Two relays may insert the same entry at once; the loser's upsert is refused as a duplicate and told to come
-     * again as an update. */
-    for (int attempt = 0; attempt < 3 && statements > 0 && result == 0; attempt++) {
-        struct sk_mongo_written written;
-
-        result = sk_mongo_write(op, &command, &written, NULL, err);
-        if (result != 0 || !written.duplicate)
-            break;
-        result =
-            attempt < 2 ? 0 : sk_fail(err, SK_ERR_STORE_UNAVAILABLE, "the timeline is being written by another relay");
-    }
+    if (result == 0 && statements > 0)
+        result = write_updates(op, &command, err);
     bson_destroy(&command);
     for (int i = 0; i < count && result == 0; i++) {
         if (starts(&events[i]) && events[i].epoch % TRIM_EVERY == 0)

@@ -21,19 +21,6 @@ static int64_t unended_wait_us(const struct lc_replica *r)
     return (half_ms < UNENDED_WAIT_MS ? half_ms : UNENDED_WAIT_MS) * 1000;
 }
 
-static bool ends_operation(const struct sk_event *event)
-{
-    switch (event->type) {
-    case SK_EVENT_COMPLETED:
-    case SK_EVENT_FAILED:
-    case SK_EVENT_BLOCKED:
-    case SK_EVENT_DELETED:
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Ready to be written from now on. Under relay_lock. */
 static void make_due(struct lc_replica *r, struct lc_hint *item)
 {
@@ -41,6 +28,14 @@ static void make_due(struct lc_replica *r, struct lc_hint *item)
         r->pull_us = sk_mono_us(r->sched) + r->settings.relay_window_ms * 1000;
     sk_list_push_back(&r->published, &item->link);
     r->published_count++;
+}
+
+/* Waits for the end of its operation no longer. Under relay_lock. */
+static void end_wait(struct lc_replica *r, struct lc_hint *item)
+{
+    sk_list_remove(&item->link);
+    r->unended_count--;
+    make_due(r, item);
 }
 
 /* The events before this one of its sandbox, in their order: of its operation, and of those that lost the sandbox to
@@ -55,9 +50,7 @@ static void collect_sandbox(struct lc_replica *r, const struct sk_event *event)
         next = item->next;
         if (strcmp(hint->event.sandbox_id, event->sandbox_id) != 0)
             continue;
-        sk_list_remove(item);
-        r->unended_count--;
-        make_due(r, hint);
+        end_wait(r, hint);
     }
 }
 
@@ -71,9 +64,7 @@ static void collect_unended(struct lc_replica *r, bool all)
 
         if (!all && now_us < hint->until_us)
             break;
-        sk_list_remove(&hint->link);
-        r->unended_count--;
-        make_due(r, hint);
+        end_wait(r, hint);
     }
 }
 
@@ -100,7 +91,7 @@ void lc_pull_later(struct lc_replica *r, const struct sk_event *event, bool coun
         atomic_fetch_add(&r->relay_pending, 1);
     pthread_mutex_lock(&r->relay_lock);
     ring = r->pull_hurry || (r->published_count == 0 && r->unended_count == 0);
-    if (ends_operation(event)) {
+    if (sk_event_result(event) != NULL) {
         ring = ring || r->published_count == 0;
         collect_sandbox(r, event);
         make_due(r, item);
