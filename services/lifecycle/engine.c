@@ -168,6 +168,7 @@ static int write_record(struct lc_run *run, int count, const struct sk_cas_guard
         lc_relay_hint(run->replica, run->events, count,
                       run->found && run->before.outbox_count > 0 && run->before.has_operation &&
                           strcmp(run->before.operation.owner, run->replica->settings.replica_id) != 0);
+    lc_history_wrote(run);
     run->record = run->after;
     run->found = true;
     return 0;

@@ -38,6 +38,8 @@
 #define LC_HINTS_MAX          4096            /* events waiting for the relay in memory; more are found by its scan */
 #define LC_OBSERVED_MAX       16384           /* transitional records watched for a silent owner */
 #define LC_SCAN_LIMIT         4096            /* records found by one sweep */
+#define LC_HISTORIES_MAX      1024            /* sandboxes whose commands are remembered, see history.c */
+#define LC_HISTORY_COMMANDS   128             /* of one sandbox; more are asked for */
 #define LC_IDLE_PAGE          1024            /* idle records asked for at once */
 #define LC_IDLE_LOOK_MAX      65536           /* looked at by one idle sweep; the next one goes on behind them */
 
@@ -268,6 +270,10 @@ struct lc_replica {
     atomic_int finishing;
     struct sk_gate *finish_gate;
 
+    pthread_mutex_t history_lock; /* histories, see history.c */
+    struct sk_map histories;
+    uint64_t map_seed;
+
     pthread_mutex_t relay_lock; /* hints, relay_*, unended, published, pulling, pull_* */
     struct sk_list hints;
     int hint_count;
@@ -442,6 +448,21 @@ SK_MUST_USE int lc_recall(struct lc_run *run);
 enum lc_outcome lc_run_foreign(struct lc_run *run); /* archiving, restoring, legacyMigrating that FastGPT left */
 /* The compensating phase of provision, for the error that ended it. */
 enum lc_outcome lc_undo_provision(struct lc_run *run, const struct sk_error *cause);
+
+/* ---- history.c: commands of a sandbox's former operations, as far as this replica knows them -------- */
+enum lc_known {
+    LC_KNOWN_NOTHING,  /* the timeline must be asked */
+    LC_KNOWN_FOLLOWED, /* the same, and it pays to read it whole: this replica did all since it last asked */
+    LC_KNOWN_NEW,      /* none of the members without an answer has had an operation: nothing need be asked */
+};
+/* Of the members of the job, at run->record as it was just read. */
+enum lc_known lc_history_of(struct lc_run *run);
+void lc_history_follow(struct lc_run *run); /* run->record was just read: from here on this replica looks on */
+/* Of the sandbox whose record, at this very state, is followed; else nothing happens. */
+void lc_history_note(struct lc_run *run, const char *command_id); /* it had an operation */
+void lc_history_complete(struct lc_run *run);                     /* and nobody had one that was not noted */
+void lc_history_wrote(struct lc_run *run);                        /* run->after is in the store over run->before */
+void lc_histories_free(struct lc_replica *replica);
 
 /* ---- remote.c ----------------------------------------------------------------------------------- */
 /* The highest epoch that an object of this life of the record can have. A record that FastGPT made and no operation of

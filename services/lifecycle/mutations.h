@@ -27,6 +27,7 @@ enum lc_mutation {
     LC_MUTATION_CLEAN_WHAT_IS_NEEDED, /* after a lost operation remove its object although the next owner relies on it
                                        */
     LC_MUTATION_FORGET_RECALL,        /* do again what a command did before its result could be stored */
+    LC_MUTATION_TAKE_STOP_FOR_NEW,    /* stop what a stop that comes again has stopped before */
     LC_MUTATION_COUNT
 };
 

@@ -75,6 +75,7 @@ static int answer_those_done(struct lc_run *run, const struct sk_timeline_entry 
 struct pending {
     struct lc_run *run;
     bool same; /* the record is still as it was read */
+    bool all;  /* and these are all of its events */
     int rc;
 };
 
@@ -85,6 +86,9 @@ static bool look_at_events(void *arg, const struct sk_instance *record, const st
     const struct sk_instance *read = &pending->run->record;
 
     pending->same = record->epoch == read->epoch && record->sequence == read->sequence;
+    pending->all = pending->same && count == record->outbox_count;
+    for (int i = 0; pending->same && i < count; i++)
+        lc_history_note(pending->run, events[i].command_id);
     for (int i = 0; i < count && pending->rc == 0; i++) {
         struct sk_timeline_entry entry = {.type = events[i].operation_type, .epoch = events[i].epoch};
 
@@ -99,8 +103,8 @@ static bool look_at_events(void *arg, const struct sk_instance *record, const st
 }
 
 /* Events leave the record only when they are in the timeline: who looks here first and there afterwards sees them all.
- */
-static int recall_pending(struct lc_run *run)
+ * *all: every one of them was noted in the sandbox's history. */
+static int recall_pending(struct lc_run *run, bool *all)
 {
     const struct sk_store *store = run->replica->seams.store;
     struct pending pending = {.run = run};
@@ -111,6 +115,7 @@ static int recall_pending(struct lc_run *run)
                              look_at_events, &pending, &run->err) != 0 ||
         pending.rc != 0)
         return -1;
+    *all = pending.all;
     return pending.same ? 0 : sk_fail(&run->err, SK_ERR_LOST_OWNERSHIP, "the record changed");
 }
 
@@ -154,15 +159,53 @@ out:
     return rc;
 }
 
+/* All that the timeline has of this sandbox: with it the history is complete, and the next stop asks nobody. */
+static int recall_whole(struct lc_run *run, bool all_noted)
+{
+    const struct sk_store *store = run->replica->seams.store;
+    struct sk_timeline_entry *entries = malloc(SK_TIMELINE_KEEP * sizeof(*entries));
+    int count = SK_TIMELINE_KEEP, rc = -1;
+
+    if (entries == NULL)
+        return sk_fail(&run->err, SK_ERR_INTERNAL, "out of memory");
+    if (store->ops->timeline_list(store->self, lc_commit_call(run), run->job->sandbox_id, entries, &count, &run->err) !=
+        0)
+        goto out;
+    for (int i = 0; i < count; i++)
+        lc_history_note(run, entries[i].command_id);
+    if (all_noted)
+        lc_history_complete(run);
+    rc = answer_those_done(run, entries, count);
+out:
+    free(entries);
+    return rc;
+}
+
+static int recall_stops(struct lc_run *run)
+{
+    enum lc_known known = lc_history_of(run);
+    bool all_noted = true;
+
+    if (known == LC_KNOWN_NEW) {
+        lc_count(run->replica, LC_COUNT_COMMANDS_KNOWN_NEW, 1);
+        return 0;
+    }
+    if (known == LC_KNOWN_NOTHING)
+        lc_history_follow(run);
+    if (run->record.outbox_count > 0 && recall_pending(run, &all_noted) != 0)
+        return -1;
+    return known == LC_KNOWN_FOLLOWED ? recall_whole(run, all_noted) : recall_ended(run);
+}
+
 int lc_recall(struct lc_run *run)
 {
     const enum lc_verb verb = run->command->verb;
 
     if (LC_MUTATE(FORGET_RECALL))
         return 0;
+    if (verb == LC_VERB_STOP)
+        return recall_stops(run);
     /* Former lives were in the timeline before their record went; an abandoned operation is rare, and waits for it. */
-    if (verb == LC_VERB_STOP && run->record.outbox_count > 0 && recall_pending(run) != 0)
-        return -1;
     if (verb == LC_VERB_RECOVER && run->record.outbox_count > 0) {
         if (lc_relay_flush(run) != 0)
             return -1;

@@ -103,6 +103,7 @@ struct lc_replica *lc_replica_new(const struct lc_settings *settings, const stru
     pthread_mutex_init(&r->inbox_lock, NULL);
     pthread_mutex_init(&r->poll_lock, NULL);
     pthread_mutex_init(&r->finish_lock, NULL);
+    pthread_mutex_init(&r->history_lock, NULL);
     pthread_mutex_init(&r->relay_lock, NULL);
     pthread_mutex_init(&r->beats_lock, NULL);
     pthread_mutex_init(&r->observed_lock, NULL);
@@ -110,6 +111,8 @@ struct lc_replica *lc_replica_new(const struct lc_settings *settings, const stru
     sk_random(r->sched, &seed, sizeof(seed));
     sk_map_init(&r->queues, (size_t)settings->total_limit * 2 + 1024, seed | 1);
     sk_map_init(&r->relay_by_record, LC_HINTS_MAX, seed | 1);
+    r->map_seed = seed | 1;
+    sk_map_init(&r->histories, LC_HISTORIES_MAX, r->map_seed);
     sk_map_init(&r->observed, LC_OBSERVED_MAX, seed | 1);
     r->beat_serial = 1;
     if (!make_gates(r)) {
@@ -194,6 +197,7 @@ void lc_replica_free(struct lc_replica *r)
     lc_relay_free_hints(&r->published);
     lc_relay_free_hints(&r->pulling);
     sk_map_fini(&r->relay_by_record);
+    lc_histories_free(r);
     sk_map_visit(&r->observed, free_value, NULL);
     sk_map_fini(&r->observed);
     sk_gate_free(r->sched, r->poll_gate);
@@ -205,6 +209,7 @@ void lc_replica_free(struct lc_replica *r)
     pthread_mutex_destroy(&r->inbox_lock);
     pthread_mutex_destroy(&r->poll_lock);
     pthread_mutex_destroy(&r->finish_lock);
+    pthread_mutex_destroy(&r->history_lock);
     pthread_mutex_destroy(&r->relay_lock);
     pthread_mutex_destroy(&r->beats_lock);
     pthread_mutex_destroy(&r->observed_lock);

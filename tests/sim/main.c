@@ -31,8 +31,9 @@ static const char *const mutation_names[LC_MUTATION_COUNT] = {
     [LC_MUTATION_CAS_WITHOUT_SEQUENCE] = "cas-without-sequence",
     [LC_MUTATION_CLEAN_WHAT_IS_NEEDED] = "clean-what-is-needed",
     [LC_MUTATION_FORGET_RECALL] = "forget-recall",
+    [LC_MUTATION_TAKE_STOP_FOR_NEW] = "take-stop-for-new",
 };
-_Static_assert(LC_MUTATION_FORGET_RECALL + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
+_Static_assert(LC_MUTATION_TAKE_STOP_FOR_NEW + 1 == LC_MUTATION_COUNT, "a mutation has no name here");
 
 static int usage(FILE *out)
 {

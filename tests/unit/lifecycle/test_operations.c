@@ -401,6 +401,94 @@ static void a_stop_is_done_once(struct bench *b)
 }
 PLAY(a_stop_is_done_once)
 
+/* How often the timeline is asked: for the commands at hand, and for all that it has. */
+static int asked, read_whole;
+
+static int counted_of_commands(void *self, struct sk_call *call, const char *sandbox_id,
+                               const char (*command_ids)[SK_COMMAND_ID_SIZE], int command_count,
+                               struct sk_timeline_entry *out, int *count, struct sk_error *err)
+{
+    asked++;
+    return sim_store_timeline_of_commands(self, call, sandbox_id, command_ids, command_count, out, count, err);
+}
+
+static int counted_list(void *self, struct sk_call *call, const char *sandbox_id, struct sk_timeline_entry *out,
+                        int *count, struct sk_error *err)
+{
+    read_whole++;
+    return sim_store_timeline_list(self, call, sandbox_id, out, count, err);
+}
+
+static void stop(struct bench *b, const char *id)
+{
+    command(b, LC_VERB_STOP, id);
+    ck_assert_int_eq(lc_op_stop(b->run), LC_OUTCOME_DONE);
+    lc_unlock(b->run);
+}
+
+static void start_again(struct bench *b)
+{
+    static int number;
+    char id[32];
+
+    snprintf(id, sizeof(id), "ensure-%d", ++number);
+    command(b, LC_VERB_ENSURE, id);
+    ck_assert_int_eq(lc_op_ensure(b->run), LC_OUTCOME_DONE);
+    lc_unlock(b->run);
+    ck_assert_int_eq(status_now(b), SK_STATUS_RUNNING);
+}
+
+static void stops_that_are_known_to_be_new_ask_nobody(struct bench *b)
+{
+    struct sk_instance other;
+
+    asked = read_whole = 0;
+    b->store.timeline_of_commands = counted_of_commands;
+    b->store.timeline_list = counted_list;
+    begin(b);
+    put(b, record(b, SK_STATUS_RUNNING, 7));
+    (void)object(b, 7, OLD_JOB);
+    remember(b, SK_OP_STOP, "stop-0", 5, SK_EVENT_COMPLETED, SK_STATUS_STOPPED);
+    stop(b, "stop-1");
+    ck_assert_int_eq(asked, 1);
+    ck_assert_int_eq(read_whole, 0);
+    start_again(b);
+    stop(b, "stop-2");
+    ck_assert_int_eq(read_whole, 1);
+    for (int i = 3; i < 6; i++) {
+        char id[32];
+
+        snprintf(id, sizeof(id), "stop-%d", i);
+        start_again(b);
+        stop(b, id);
+        ck_assert_int_eq(status_now(b), SK_STATUS_STOPPED);
+    }
+    ck_assert_int_eq(asked, 1);
+    ck_assert_int_eq(read_whole, 1);
+    /* Those that were done are known, whoever did them: from before, and by this replica. */
+    start_again(b);
+    stop(b, "stop-0");
+    ck_assert(b->held.recalled);
+    stop(b, "stop-4");
+    ck_assert(b->held.recalled);
+    ck_assert_int_eq(status_now(b), SK_STATUS_RUNNING);
+    /* Another replica was at it: nothing is known any more. */
+    stop(b, "stop-6");
+    start_again(b);
+    stop(b, "stop-7");
+    start_again(b);
+    remember(b, SK_OP_STOP, "stop-8", sim_store_doc(b->w, b->id)->i.epoch + 1, SK_EVENT_COMPLETED, SK_STATUS_STOPPED);
+    other = sim_store_doc(b->w, b->id)->i;
+    other.epoch += 2;
+    other.sequence += 6;
+    put(b, other);
+    stop(b, "stop-8");
+    ck_assert(b->held.recalled);
+    ck_assert_int_eq(status_now(b), SK_STATUS_RUNNING);
+    end(b);
+}
+PLAY(stops_that_are_known_to_be_new_ask_nobody)
+
 static struct sk_instance provisioning(const struct bench *b, int64_t epoch, const char *command_id)
 {
     struct sk_instance i = record(b, SK_STATUS_PROVISIONING, epoch);
@@ -685,7 +773,8 @@ SK_CHECK_MAIN("operations", test_slots_stay_through_an_outage, test_settling_rem
               test_what_is_left_of_a_former_life_is_not_the_sandbox,
               test_a_late_object_without_epoch_is_not_taken_for_ones_own,
               test_a_lost_owner_leaves_what_the_next_one_relies_on, test_an_ensure_gives_its_worker_back,
-              test_a_stop_is_done_once, test_an_operation_is_abandoned_once,
-              test_an_operation_has_the_name_of_who_wants_it, test_a_delete_goes_on_beside_whom_it_overtook,
-              test_a_worker_is_stuck_until_it_comes_back, test_those_who_keep_alive_sleep_until_an_operation_begins,
-              test_who_was_heard_of_need_not_be_asked, test_pinned_records_hide_no_idle_one)
+              test_a_stop_is_done_once, test_stops_that_are_known_to_be_new_ask_nobody,
+              test_an_operation_is_abandoned_once, test_an_operation_has_the_name_of_who_wants_it,
+              test_a_delete_goes_on_beside_whom_it_overtook, test_a_worker_is_stuck_until_it_comes_back,
+              test_those_who_keep_alive_sleep_until_an_operation_begins, test_who_was_heard_of_need_not_be_asked,
+              test_pinned_records_hide_no_idle_one)
