@@ -53,23 +53,15 @@ static bool decode_record(void *arg, const bson_t *doc)
 int sk_mongo_command_find(void *self, struct sk_call *call, const char *sandbox_id, const char *command_id,
                           struct sk_command_record *out, bool *found, struct sk_error *err)
 {
-    bson_t filter = BSON_INITIALIZER;
+    struct sk_store_mongo *store = sk_mongo_self(self);
     char id[RECORD_ID_SIZE];
-    struct sk_mongo_op op;
     int result;
 
-    *found = false;
     memset(out, 0, sizeof(*out));
     sk_copy_cut(out->sandbox_id, sizeof(out->sandbox_id), sandbox_id);
     sk_copy_cut(out->command_id, sizeof(out->command_id), command_id);
     record_id(id, sandbox_id, command_id);
-    BSON_APPEND_UTF8(&filter, "_id", id);
-    result = sk_mongo_begin(sk_mongo_self(self), call, SK_MONGO_COMMAND, &op, err);
-    if (result == 0) {
-        result = sk_mongo_find_one(&op, SK_MONGO_COMMANDS, &filter, NULL, decode_record, out, found, err);
-        sk_mongo_end(&op);
-    }
-    bson_destroy(&filter);
+    result = sk_mongo_find_by_key(store, &store->results, call, id, decode_record, out, found, err);
     if (result == 0 && *found && out->result == NULL) {
         *found = false;
         result = sk_fail(err, SK_ERR_INTERNAL, "the stored result of the command cannot be read");

@@ -43,13 +43,10 @@ static int get_by(struct sk_store_mongo *store, struct sk_call *call, const bson
 int sk_mongo_get(void *self, struct sk_call *call, const char *sandbox_id, struct sk_instance *out, bool *found,
                  struct sk_error *err)
 {
-    bson_t filter = BSON_INITIALIZER;
-    int result;
+    struct sk_store_mongo *store = sk_mongo_self(self);
+    struct decode_arg decode = {.out = out};
 
-    BSON_APPEND_UTF8(&filter, "sandboxId", sandbox_id);
-    result = get_by(sk_mongo_self(self), call, &filter, out, found, err);
-    bson_destroy(&filter);
-    return result;
+    return sk_mongo_find_by_key(store, &store->records, call, sandbox_id, decode_one, &decode, found, err);
 }
 
 int sk_mongo_find_identity(void *self, struct sk_call *call, const struct sk_identity *identity,

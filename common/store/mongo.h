@@ -91,6 +91,18 @@ struct sk_mongo_waiter {
     bool cancelled;
 };
 
+/* Reads by one unique key: see combine.c. */
+#define SK_MONGO_COMBINE_MAX 64 /* keys of one command; who comes behind them waits for the next */
+struct sk_mongo_combiner {
+    pthread_mutex_t lock;
+    struct sk_list waiting;
+    bool busy; /* somebody asks; since then */
+    int64_t since_us;
+    enum sk_mongo_collection collection;
+    enum sk_mongo_kind kind;
+    const char *field;
+};
+
 /* How wide a window should be and where to begin: see window.h. 0 = not known yet; wrong ones cost time only. */
 struct sk_mongo_hints {
     atomic_llong oldest_running; /* lastActiveAt of the oldest running record */
@@ -116,6 +128,7 @@ struct sk_store_mongo {
     struct sk_mongo_client *free_clients;
     struct sk_list waiters; /* of sk_mongo_waiter */
 
+    struct sk_mongo_combiner records, results; /* by sandboxId, by _id */
     struct sk_mongo_hints hints;
     int64_t list_budget_us, scan_budget_us; /* how long one page may take before it ends early */
 
@@ -183,6 +196,14 @@ SK_MUST_USE int sk_mongo_find(struct sk_mongo_op *op, enum sk_mongo_collection c
 SK_MUST_USE int sk_mongo_find_one(struct sk_mongo_op *op, enum sk_mongo_collection collection, const bson_t *filter,
                                   const bson_t *projection, sk_mongo_doc_fn fn, void *arg, bool *found,
                                   struct sk_error *err);
+/* The same through a combiner: fn may be called by another thread that asked for this caller, too, while this one
+ * waits. Without an operation of its own around it. */
+SK_MUST_USE int sk_mongo_find_by_key(struct sk_store_mongo *store, struct sk_mongo_combiner *combiner,
+                                     struct sk_call *call, const char *key, sk_mongo_doc_fn fn, void *arg, bool *found,
+                                     struct sk_error *err);
+void sk_mongo_combiner_init(struct sk_mongo_combiner *combiner, enum sk_mongo_collection collection,
+                            enum sk_mongo_kind kind, const char *field);
+void sk_mongo_combiner_fini(struct sk_mongo_combiner *combiner);
 void sk_mongo_command_metrics(void);
 
 /* ---- streams (stream.c) --------------------------------------------------------------------- */

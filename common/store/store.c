@@ -74,6 +74,8 @@ int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct 
     store->list_budget_us = LIST_BUDGET_US;
     store->scan_budget_us = SCAN_BUDGET_US;
     pthread_mutex_init(&store->lock, NULL);
+    sk_mongo_combiner_init(&store->records, SK_MONGO_INSTANCES, SK_MONGO_GET, "sandboxId");
+    sk_mongo_combiner_init(&store->results, SK_MONGO_COMMANDS, SK_MONGO_COMMAND, "_id");
     pthread_mutex_init(&store->stats_lock, NULL);
     pthread_mutex_init(&store->source_lock, NULL);
     out->ops = &mongo_ops;
@@ -97,6 +99,8 @@ void sk_store_mongo_free(struct sk_store *store)
     if (self == NULL)
         return;
     sk_mongo_disconnect(self);
+    sk_mongo_combiner_fini(&self->records);
+    sk_mongo_combiner_fini(&self->results);
     pthread_mutex_destroy(&self->lock);
     pthread_mutex_destroy(&self->stats_lock);
     pthread_mutex_destroy(&self->source_lock);
