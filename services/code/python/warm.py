@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads and warms up everything a task may use, in the template. After it no extension module is loaded any more, so that
+a task never maps executable memory, and nothing random has been drawn. `full`, `modules` are set before."""
+import importlib
+import os
+import sys
+
+HEAVY = ("numpy", "pandas", "matplotlib")
+# Refused by name (A6), and the modules in C below them.
+DENIED = frozenset("""os subprocess shutil pathlib glob tempfile multiprocessing threading concurrent ctypes importlib runpy code
+    codeop compileall socket http urllib ftplib smtplib poplib imaplib xmlrpc socketserver ssl asyncio selectors select signal
+    resource pty termios tty fcntl mmap dbm sqlite3 shelve webbrowser turtle tkinter idlelib venv ensurepip pip site gc sys
+    builtins marshal pickle
+    posix posixpath ntpath nt _posixsubprocess _posixshmem _socket _ssl _ctypes _thread _signal _multiprocessing _asyncio _imp
+    _frozen_importlib _frozen_importlib_external _pickle _sqlite3 _dbm _gdbm _tkinter _curses _testcapi _xxsubinterpreters
+    _bootsubprocess pwd grp spwd nis curses readline faulthandler""".split())
+# Extension modules of the standard library that stay out: refused above, or of no use without a terminal or display.
+SKIPPED = frozenset("""_ctypes _ctypes_test _curses _curses_panel _dbm _multiprocessing _posixshmem _sqlite3 _ssl _testbuffer
+    _testcapi _testclinic _testimportmultiple _testinternalcapi _testmultiphase _tkinter _xxsubinterpreters _xxtestfuzz nis
+    ossaudiodev readline resource termios xxlimited xxlimited_35 _crypt _lsprof _asyncio mmap""".split())
+COMMON = """math cmath decimal fractions random statistics collections array heapq bisect queue copy itertools functools operator
+    string re difflib textwrap unicodedata codecs datetime time calendar _strptime json csv base64 binascii struct hashlib hmac
+    secrets uuid typing abc enum dataclasses contextlib pprint weakref zoneinfo html html.parser urllib.parse types numbers
+    warnings traceback inspect logging io zlib gzip bz2 lzma platform xml.etree.ElementTree numbers ipaddress
+    locale stringprep graphlib reprlib ast collections.abc""".split()
+CODECS = """utf-8 utf-8-sig utf-16 utf-32 latin-1 ascii cp1252 gbk gb2312 gb18030 big5 shift_jis euc_jp euc_kr iso2022_jp idna
+    punycode unicode_escape raw_unicode_escape base64 hex""".split()
+
+
+def extensions(folder, package):
+    """Dotted names of the extension modules below a folder."""
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in ("tests", "testing", "__pycache__")]
+        inner = os.path.relpath(root, folder)
+        prefix = package if inner == "." else ".".join(filter(None, (package, inner.replace("/", "."))))
+        for name in files:
+            if name.endswith(".so"):
+                yield ".".join(filter(None, (prefix, name.split(".")[0])))
+
+
+def load(name, needed):
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken or partial installation says so in many ways
+        if needed:
+            raise ImportError(f"{name}: {type(error).__name__}: {error}") from error
+        return None
+
+
+def quietly(work):
+    """Runs `work` with no program started and no thread made: matplotlib's search for fonts tries both."""
+    import subprocess
+    import threading
+
+    class Timer:
+        daemon = True
+
+        def __init__(self, *args, **kwargs):
+            pass
+
+        start = cancel = lambda self: None
+
+    def no_program(*args, **kwargs):
+        raise FileNotFoundError("no programs while loading")
+
+    kept = subprocess.check_output, subprocess.Popen, threading.Timer
+    subprocess.check_output, subprocess.Popen, threading.Timer = no_program, no_program, Timer
+    try:
+        return work()
+    finally:
+        subprocess.check_output, subprocess.Popen, threading.Timer = kept
+
+
+def load_lean():
+    dynload = next((folder for folder in sys.path if folder.endswith("lib-dynload")), None)
+    for name in COMMON:
+        load(name, True)
+    for name in sorted(extensions(dynload, "")) if dynload else ():
+        if name not in SKIPPED:
+            load(name, False)
+    for name in CODECS:
+        importlib.import_module("codecs").lookup(name)
+    for name in modules:
+        if name not in HEAVY:
+            load(name, True)
+
+
+def load_full():
+    wanted = [name for name in HEAVY if name in modules]
+    for name in wanted:
+        load(name, True)
+    if "numpy" in wanted or "pandas" in wanted:
+        for name in ("numpy.random", "numpy.linalg", "numpy.fft", "numpy.polynomial", "numpy.ma"):
+            load(name, True)
+    if "matplotlib" in wanted:
+        import matplotlib
+        matplotlib.use("Agg")
+        for name in ("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.dates"):
+            load(name, True)
+    for package in HEAVY + ("PIL", "kiwisolver", "contourpy", "dateutil", "pytz"):
+        found = sys.modules.get(package)
+        if found is None:
+            continue
+        for folder in getattr(found, "__path__", ()):
+            for name in sorted(extensions(folder, package)):
+                if not name.rsplit(".", 1)[-1].startswith(("_tk", "_imagingtk", "_macosx", "_umath_tests", "_rational", "_operand",
+                                                           "_struct_ufunc", "_multiarray_tests", "_simd")):
+                    load(name, False)
+
+
+def use_lean():
+    import calendar, csv, datetime, decimal, hashlib, hmac, io, json, re, statistics, time, zoneinfo  # noqa: E401
+    for name in ("md5", "sha1", "sha256", "sha512"):
+        hmac.new(b"k", b"m", name).hexdigest()
+        hashlib.new(name, b"m").hexdigest()
+    for _ in range(10):  # so that the interpreter has specialised what every task runs
+        json.loads(json.dumps({"a": [1, 2.5, None, "x\u4e2d"], "b": {"c": True}}, ensure_ascii=False, default=str))
+        datetime.datetime.strptime("2024-01-02 03:04:05", "%Y-%m-%d %H:%M:%S").isoformat()
+        re.sub(r"(\w+)\s(?P<x>\d{1,3})", r"\2", "abc 12")
+        list(csv.DictReader(io.StringIO("a,b\n1,2\n")))
+        decimal.Decimal("1.10") + 1
+        statistics.mean([1, 2, 3])
+    time.localtime()
+    calendar.monthrange(2024, 2)
+    datetime.datetime(2024, 1, 1).strftime("%Y %B %A")
+    try:
+        zoneinfo.ZoneInfo("Asia/Shanghai")
+    except Exception:  # no zone data installed: a task is told so
+        pass
+
+
+def use_full():
+    import io
+    if "pandas" in sys.modules:
+        import pandas as pd
+        for _ in range(3):
+            frame = pd.DataFrame({"k": ["a", "b", "a"], "v": [1, 2.5, 3], "d": pd.to_datetime(["2024-01-01"] * 3)})
+            frame.groupby("k")["v"].agg(["sum", "mean"]).reset_index().to_dict("records")
+            frame.sort_values("v").merge(frame, on="k").describe()
+            pd.read_csv(io.StringIO(frame.to_csv(index=False)))
+            str(frame)
+            frame.pivot_table(index="k", values="v", aggfunc="sum")
+    if "matplotlib" in sys.modules:
+        from matplotlib import pyplot
+        for kind in ("png", "svg"):
+            figure, axes = pyplot.subplots()
+            axes.plot([1, 2, 3], [1, 4, 9], label="a")
+            axes.set_title("t")
+            axes.legend()
+            figure.savefig(io.BytesIO(), format=kind)
+            pyplot.close("all")
+
+
+def no_extension(spec, file=None):
+    raise ImportError(f"Module '{spec.name}' cannot be loaded in sandbox", name=spec.name)
+
+
+def run():
+    """Everything; then the door is shut: no extension module after this."""
+    os.register_at_fork = lambda **hooks: None  # the child is forked in C and reseeded in C
+    load_lean()
+    use_lean()
+    if full:
+        quietly(load_full)
+        quietly(use_full)
+    sys.modules["_imp"].create_dynamic = no_extension
+    importlib.invalidate_caches()
