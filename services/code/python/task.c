@@ -12,7 +12,6 @@
 
 bool python_timer_init(PyObject *handler)
 {
-    struct sigaction action = {.sa_handler = python_on_alarm};
     PyObject *module = PyImport_ImportModule("_signal"), *old;
 
     old = module == NULL ? NULL : PyObject_CallMethod(module, "signal", "iO", SIGALRM, handler);
@@ -20,13 +19,6 @@ bool python_timer_init(PyObject *handler)
     if (old == NULL)
         return false;
     Py_DECREF(old);
-    (void)sigemptyset(&action.sa_mask);
-    if (sigaction(SIGALRM, &action, NULL) != 0) {
-        PyErr_SetFromErrno(PyExc_OSError);
-        return false;
-    }
-    (void)signal(SIGPIPE, SIG_IGN); /* a broker that has gone is an error of one request */
-    (void)signal(SIGXFSZ, SIG_IGN); /* a file beyond its limit likewise: EFBIG */
     return true;
 }
 
@@ -300,13 +292,23 @@ static bool encode_result(struct python_text *text, PyObject *value)
     return !text->over && !text->out_of_memory;
 }
 
+/* Whatever the zygote did with signals: the alarm is ours and comes. */
 static void start_timer(int64_t ms)
 {
+    struct sigaction action = {.sa_handler = python_on_alarm};
+    sigset_t alarm_only;
     struct itimerval timer = {
         .it_value = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000},
         .it_interval = {.tv_sec = PYTHON_GRACE_MS / 1000, .tv_usec = PYTHON_GRACE_MS % 1000 * 1000},
     };
 
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigemptyset(&alarm_only);
+    (void)sigaddset(&alarm_only, SIGALRM);
+    (void)sigaction(SIGALRM, &action, NULL);
+    (void)sigprocmask(SIG_UNBLOCK, &alarm_only, NULL);
+    (void)signal(SIGPIPE, SIG_IGN); /* a broker that has gone is an error of one request */
+    (void)signal(SIGXFSZ, SIG_IGN); /* a file beyond its limit likewise: EFBIG */
     if (ms > 0)
         (void)setitimer(ITIMER_REAL, &timer, NULL);
 }

@@ -6,7 +6,7 @@
 
 #include "services/code/python/internal.h"
 
-/* Makes `handler` what Python runs for SIGALRM, and our own function what the kernel calls. Template. */
+/* Makes `handler` what Python runs for SIGALRM; what the kernel calls is set in the child. Template. */
 bool python_timer_init(PyObject *handler);
 /* Compiles, binds, calls and encodes a few small tasks, of which nothing stays. Template. */
 bool python_warm_up(void);

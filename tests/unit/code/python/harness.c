@@ -163,7 +163,7 @@ struct outcome run_task(const struct code_runtime *runtime, const struct code_ta
                 continue;
             }
             json_decref(outcome.frame);
-            outcome.frame = json_loadb(text, length, JSON_REJECT_DUPLICATES, NULL);
+            outcome.frame = json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
             outcome.frames++;
             free(text);
         }
@@ -200,7 +200,7 @@ static char *say(const char *what, const json_t *value)
 char *difference(const struct outcome *outcome, const char *want)
 {
     json_error_t error;
-    json_t *wanted = json_loads(want, 0, &error), *value;
+    json_t *wanted = json_loads(want, JSON_ALLOW_NUL, &error), *value;
     const char *key;
     char *said = NULL;
 
@@ -236,7 +236,7 @@ char *difference(const struct outcome *outcome, const char *want)
     return said;
 }
 
-void check_rows(const struct code_runtime *runtime, const struct row *rows, size_t count)
+void check_rows(const struct code_runtime *runtime, bool strict, const struct row *rows, size_t count)
 {
     int failed = 0;
 
@@ -245,9 +245,7 @@ void check_rows(const struct code_runtime *runtime, const struct row *rows, size
         struct outcome outcome;
         char *said;
 
-        task.strict = rows[i].strict;
-        if (rows[i].timeout_ms > 0)
-            task.limits.timeout_ms = rows[i].timeout_ms;
+        task.strict = strict;
         outcome = run_task(runtime, &task, NULL, NULL);
         said = difference(&outcome, rows[i].want);
         if (said != NULL) {
@@ -269,4 +267,23 @@ void prepare_or_exit(const struct code_runtime *runtime)
         (void)fprintf(stderr, "%s\n", error.message);
         exit(EXIT_FAILURE);
     }
+}
+
+int run_suite(const char *name, const struct code_runtime *runtime, const TTest *const *tests, size_t count)
+{
+    Suite *suite = suite_create(name);
+    TCase *tcase = tcase_create(name);
+    SRunner *runner;
+    int failed;
+
+    prepare_or_exit(runtime);
+    tcase_set_timeout(tcase, 50);
+    for (size_t i = 0; i < count; i++)
+        tcase_add_test(tcase, tests[i]);
+    suite_add_tcase(suite, tcase);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

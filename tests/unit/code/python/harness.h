@@ -7,6 +7,7 @@
 
 #include "services/code/runtime.h"
 
+#include <check.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <sys/resource.h>
@@ -19,8 +20,6 @@ struct row {
     const char *code;
     const char *variables; /* NULL = {} */
     const char *want;
-    bool strict;
-    int timeout_ms; /* 0 = 20000 */
 };
 
 struct outcome {
@@ -43,10 +42,18 @@ void outcome_free(struct outcome *outcome);
 /* NULL, or a text that tells the first difference: the caller's to free. */
 char *difference(const struct outcome *outcome, const char *want);
 /* Fails the test at the first rows that differ, naming each. */
-void check_rows(const struct code_runtime *runtime, const struct row *rows, size_t count);
+void check_rows(const struct code_runtime *runtime, bool strict, const struct row *rows, size_t count);
 /* prepare() in this process; prints and exits on failure. */
 void prepare_or_exit(const struct code_runtime *runtime);
 /* A directory for tasks, removed at exit. */
 const char *task_directory(void);
+/* The main function of a test program: prepares once, then runs the tests, each in a child of that process. */
+int run_suite(const char *name, const struct code_runtime *runtime, const TTest *const *tests, size_t count);
+#define PYTHON_CHECK_MAIN(name, runtime, ...)                                                                          \
+    int main(void)                                                                                                     \
+    {                                                                                                                  \
+        const TTest *const tests[] = {__VA_ARGS__};                                                                    \
+        return run_suite(name, runtime, tests, sizeof(tests) / sizeof(tests[0]));                                      \
+    }
 
 #endif
