@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry of the script that the JavaScript sandbox embeds: `host` (the native functions, natives.c) comes from outside, the
+// exports are what the native side calls. The imports run in this order: the guard first, the modules last.
+import { defineProperty, ErrorOf, give, indexOf, jsonParse, RangeErrorOf, isPrototypeOf, SyntaxErrorOf } from "./primordials.js";
+import { hide, strictPrototypes } from "./guard.js";
+import { encode, TOO_LARGE } from "./encode.js";
+import { briefly, describe, USER_FILE } from "./errors.js";
+import "./console.js";
+import { fire } from "./timers.js";
+import { seed } from "./text.js";
+import { answer, disconnect, setLimits } from "./http.js";
+import "./helpers.js";
+import { allow } from "./modules.js";
+import { Parser } from "acorn";
+
+export { allow, answer, disconnect, fire, hide };
+
+const RangeErrorPrototype = RangeErrorOf.prototype;
+let importFound = false;
+const Finder = Parser.extend((Base) => class extends Base {
+    parseDynamicImport(...args) {
+        importFound = true;
+        return super.parseDynamicImport(...args);
+    }
+});
+
+// Only code in which the word stands is parsed for it. What this parser cannot read is left to the engine: it refuses a
+// syntax error in its own words, and an import() that is reached all the same.
+function refuseImport(code) {
+    importFound = false;
+    try {
+        Finder.parse(code, { ecmaVersion: "latest", allowReturnOutsideFunction: true });
+    } catch {
+        return;
+    }
+    if (importFound) throw new ErrorOf("Dynamic import() is not allowed in sandbox. Use require() instead.");
+}
+
+function lineCount(code) {
+    let lines = 1;
+
+    for (let at = indexOf(code, "\n"); at >= 0; at = indexOf(code, "\n", at + 1)) lines++;
+    return lines;
+}
+
+// What the engine finds behind the end of the code is about what we put there: said in words about the code instead.
+function compile(code) {
+    try {
+        return host.compile(code);
+    } catch (error) {
+        const last = lineCount(code);
+
+        if (!(error.line > last)) throw error;
+        const told = new SyntaxErrorOf("Unexpected end of the code: there is a bracket too many or too few");
+
+        defineProperty(told, "line", { value: last });
+        defineProperty(told, "sourceURL", { value: USER_FILE });
+        throw told;
+    }
+}
+
+function isOutOfMemory(error) {
+    try {
+        return isPrototypeOf(RangeErrorPrototype, error) && indexOf(error.message, "Out of memory") === 0;
+    } catch {
+        return false;
+    }
+}
+
+export function fail(error) {
+    if (error === TOO_LARGE) {
+        host.overflow();
+        return;
+    }
+    const { message, type, line, traceback } = describe(error);
+
+    host.fail(isOutOfMemory(error) ? "memory" : "error", message, type, line, traceback);
+}
+
+/** One task, from its text to its result. Never throws; ends by host.finish(), host.fail() or host.overflow(), once. */
+export async function begin(code, variablesText, strict, limits, w0, w1, w2, w3) {
+    try {
+        seed(w0, w1, w2, w3);
+        setLimits(limits);
+        if (strict) strictPrototypes();
+        if (indexOf(code, "import") >= 0) refuseImport(code);
+
+        const variables = jsonParse(variablesText);
+
+        give("variables", variables);
+        const main = compile(code)();
+
+        if (typeof main !== "function") throw new ErrorOf("No 'main' function defined");
+        host.finish(encode(await main(variables), limits.outputBytes, strict));
+    } catch (error) {
+        fail(error);
+    }
+}
+
+/** The engine's: a promise was rejected, and nobody listens. The task goes on, as after a throw in a timer. */
+export function unhandled(promise, reason) {
+    host.log("Uncaught (in promise) " + briefly(reason));
+}
