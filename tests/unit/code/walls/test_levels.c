@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Levels of isolation: what the self-test measures here, that it notices a missing wall, and that a lower level still
+ * holds. */
+#define SK_CHECK_TIMEOUT 60
+#include "services/code/selftest.h"
+#include "tests/unit/check_main.h"
+#include "tree.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+START_TEST(test_full)
+{
+    static struct tree_outcome out;
+    struct tree t;
+
+    if (!tree_start(&t, NULL))
+        return;
+    ck_assert_int_eq((int)t.hello.u.hello.level, CODE_LEVEL_FULL);
+    ck_assert_uint_eq(t.hello.u.hello.slots, 4);
+    ck_assert_uint_eq(t.level.u.level.crossed, 0);
+    tree_run(&t, "pid", NULL, &out);
+    ck_assert_str_eq(out.text, "pid: 2\n");
+    tree_end(&t);
+}
+END_TEST
+
+START_TEST(test_container)
+{
+    const struct tree_options options = {.highest = CODE_LEVEL_CONTAINER};
+    static struct tree_outcome out;
+    struct tree t;
+    char expected[32];
+
+    if (!tree_start(&t, &options))
+        return;
+    ck_assert_int_eq((int)t.hello.u.hello.level, CODE_LEVEL_CONTAINER);
+    tree_run(&t, "uid", NULL, &out);
+    snprintf(expected, sizeof(expected), "uid: %u\n", out.uid);
+    ck_assert_str_eq(out.text, expected);
+    tree_run(&t, "read /etc/passwd\nread /etc/debian_version\nwrite /tmp/x\nsocket\nfork", NULL, &out);
+    ck_assert_msg(strncmp(out.text, "open: E", 7) == 0 && strstr(out.text, "ok") == NULL, "%s", out.text);
+    tree_end(&t);
+}
+END_TEST
+
+START_TEST(test_shared_uid_only_when_allowed)
+{
+    struct tree_options options = {.highest = CODE_LEVEL_SHARED_UID};
+    static struct tree_outcome out;
+    struct tree t;
+    int status = 0;
+
+    if (geteuid() != 0)
+        return;
+    ck_assert_int_eq(tree_start_launcher(&t, &options, &status), -1);
+    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    options.allow_unsafe = true;
+    if (!tree_start(&t, &options))
+        return;
+    tree_run(&t, "read /etc/passwd\nread /proc/self/status\nsocket\nfork\nkill 1 0", NULL, &out);
+    ck_assert_str_eq(out.text, "open: EACCES\nopen: EACCES\nsocket: EPERM\nfork: EPERM\nkill: EPERM\n");
+    tree_end(&t);
+}
+END_TEST
+
+/* The self-test is no formality: with a readable target beside it that is not behind a wall, it says which is crossed.
+ * Here level shared-uid is run against the demands of level container. */
+START_TEST(test_selftest_notices)
+{
+    struct code_cgroup none = {0};
+    char root[] = "/tmp/sandkeep-code-test-XXXXXX";
+    struct code_selftest test = {.level = CODE_LEVEL_SHARED_UID, .cgroup = &none, .root = root, .uid_base = 480000};
+    uint64_t crossed = 0, naked = 0;
+    struct sk_error err;
+
+    if (geteuid() != 0) {
+        fprintf(stderr, "SKIPPED: needs root\n");
+        return;
+    }
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    chmod(root, 0755);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (code_selftest_run(&test, &crossed, &err) == 0)
+        ck_assert_uint_eq(crossed, 0);
+    test.demands = CODE_LEVEL_FULL;
+    if (code_selftest_run(&test, &naked, &err) == 0) {
+        ck_assert_msg((naked & 1u << CODE_WALL_IDENTITY) != 0, "a task with its maker's uid was not noticed");
+        ck_assert_msg((naked & 1u << CODE_WALL_PROCESSES) != 0, "a task that can fork was not noticed");
+        ck_assert_msg((naked & 1u << CODE_WALL_IPC) != 0, "shared memory of others was not noticed");
+        ck_assert_msg((naked & 1u << CODE_WALL_CALLS) == 0, "the filter does not hold");
+    }
+    rmdir(root);
+}
+END_TEST
+
+SK_CHECK_MAIN("code levels", test_full, test_container, test_shared_uid_only_when_allowed, test_selftest_notices)

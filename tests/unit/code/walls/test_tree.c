@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The process tree: kill -9 of each part, replacement, renewal of templates, nothing left behind, hostile hosts. */
+#define SK_CHECK_TIMEOUT 60
+#include "services/code/walls.h"
+#include "tests/unit/check_main.h"
+#include "tree.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define HEAL_MS 500 /* contract/code.md §1 */
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], text[512];
+    FILE *file;
+    int parent = 0;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    file = fopen(path, "re");
+    if (file != NULL && fgets(text, sizeof(text), file) != NULL && strrchr(text, ')') != NULL)
+        sscanf(strrchr(text, ')') + 1, " %*c %d", &parent);
+    if (file != NULL)
+        fclose(file);
+    return parent;
+}
+
+/* The one template (child of the launcher) and its zygote (child of that), when there is no more than that. */
+static void find(const struct tree *t, pid_t *template, pid_t *zygote)
+{
+    pid_t pids[16];
+    int count = tree_processes(t, pids, 16);
+
+    *template = *zygote = 0;
+    for (int i = 0; i < count && i < 16; i++) {
+        if (parent_of(pids[i]) == t->launcher)
+            *template = pids[i];
+    }
+    for (int i = 0; i < count && i < 16; i++) {
+        if (*template != 0 && parent_of(pids[i]) == *template)
+            *zygote = pids[i];
+    }
+    ck_assert_int_gt(*template, 0);
+    ck_assert_int_gt(*zygote, 0);
+}
+
+static void works(struct tree *t)
+{
+    static struct tree_outcome out;
+
+    tree_run(t, "uid", NULL, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    ck_assert_int_eq(strncmp(out.text, "uid: ", 5), 0);
+}
+
+static void closed(int fd)
+{
+    struct code_message message;
+    struct pollfd polled = {.fd = fd, .events = POLLIN};
+    int fds[CODE_FDS_MAX];
+    size_t count;
+    enum code_receive got = CODE_RECEIVED;
+
+    while (got == CODE_RECEIVED || got == CODE_NOTHING) {
+        ck_assert_int_eq(poll(&polled, 1, 3000), 1);
+        got = code_receive(fd, &message, fds, &count);
+    }
+    ck_assert_int_eq(got, CODE_CLOSED);
+}
+
+/* Within some seconds: it is told of before it is reaped. */
+static void gone(pid_t pid)
+{
+    int64_t until = code_now_us() + 3000000;
+
+    while (kill(pid, 0) == 0 && code_now_us() < until)
+        poll(NULL, 0, 5);
+    ck_assert_int_ne(kill(pid, 0), 0);
+}
+
+START_TEST(test_kill_zygote)
+{
+    struct tree t;
+
+    if (!tree_start(&t, NULL))
+        return;
+    for (int round = 0; round < 3; round++) {
+        struct code_message message;
+        pid_t template, zygote;
+        uint64_t number, before = t.id;
+        int64_t start;
+        int result = tree_begin(&t, "spin", NULL, &number);
+        char byte;
+
+        tree_await(t.zygote, &message, NULL);
+        find(&t, &template, &zygote);
+        start = code_now_us();
+        ck_assert_int_eq(kill(zygote, SIGKILL), 0);
+        closed(t.zygote);
+        ck_assert_int_eq(read(result, &byte, 1), 0); /* its task went with it */
+        close(result);
+        tree_next_zygote(&t);
+        ck_assert_int_lt((code_now_us() - start) / 1000, HEAL_MS);
+        ck_assert_uint_ne(t.id, before);
+        works(&t);
+        tree_await_processes(&t, 2);
+    }
+    tree_end(&t);
+}
+END_TEST
+
+START_TEST(test_kill_task)
+{
+    static struct tree_outcome out;
+    pid_t pids[16], template, zygote;
+    struct tree t;
+
+    if (!tree_start(&t, NULL))
+        return;
+    find(&t, &template, &zygote);
+    for (int round = 0; round < 3; round++) {
+        struct code_message message;
+        uint64_t number;
+        int result = tree_begin(&t, "spin", NULL, &number);
+        int count;
+
+        tree_await(t.zygote, &message, NULL);
+        count = tree_processes(&t, pids, 16);
+        ck_assert_int_eq(count, 3);
+        for (int i = 0; i < count; i++) {
+            if (parent_of(pids[i]) == zygote)
+                ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
+        }
+        tree_finish(&t, result, number, &out);
+        ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_KILLED);
+        works(&t);
+    }
+    tree_end(&t);
+}
+END_TEST
+
+/* A template that dies takes nobody with it, and is made anew; killing both heals too. */
+START_TEST(test_kill_template)
+{
+    static struct tree_outcome out;
+    pid_t template, zygote, again;
+    struct code_message message;
+    uint64_t number;
+    struct tree t;
+    int result;
+
+    if (!tree_start(&t, NULL))
+        return;
+    find(&t, &template, &zygote);
+    result = tree_begin(&t, "sleep 300", NULL, &number);
+    tree_await(t.zygote, &message, NULL);
+    ck_assert_int_eq(kill(template, SIGKILL), 0);
+    tree_finish(&t, result, number, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    works(&t);
+    tree_await_processes(&t, 2);
+    kill(zygote, SIGKILL);
+    tree_next_zygote(&t);
+    works(&t);
+    find(&t, &again, &zygote);
+    ck_assert_int_ne(again, template);
+    kill(again, SIGKILL);
+    kill(zygote, SIGKILL);
+    tree_next_zygote(&t);
+    works(&t);
+    tree_end(&t);
+}
+END_TEST
+
+/* A zygote that does not answer within 200 ms is named to the launcher, which ends its whole tree. */
+START_TEST(test_stuck_zygote)
+{
+    struct code_message message = {.kind = CODE_MSG_PING}, answer;
+    pid_t template, zygote;
+    uint64_t number;
+    struct pollfd polled;
+    struct tree t;
+    int64_t start;
+    int result;
+
+    if (!tree_start(&t, NULL))
+        return;
+    message.u.ping.number = 7;
+    ck_assert(code_send(t.zygote, &message, NULL, 0));
+    tree_await(t.zygote, &answer, NULL);
+    ck_assert_int_eq((int)answer.kind, CODE_MSG_PONG);
+    ck_assert_uint_eq(answer.u.ping.number, 7);
+    result = tree_begin(&t, "spin", NULL, &number);
+    tree_await(t.zygote, &answer, NULL);
+    find(&t, &template, &zygote);
+    ck_assert_int_eq(kill(zygote, SIGSTOP), 0);
+    ck_assert(code_send(t.zygote, &message, NULL, 0));
+    polled = (struct pollfd){.fd = t.zygote, .events = POLLIN};
+    ck_assert_int_eq(poll(&polled, 1, 200), 0);
+    start = code_now_us();
+    message = (struct code_message){.kind = CODE_MSG_SUSPECT};
+    message.u.zygote.zygote = t.id;
+    ck_assert(code_send(t.host, &message, NULL, 0));
+    closed(t.zygote);
+    close(result);
+    tree_next_zygote(&t);
+    ck_assert_int_lt((code_now_us() - start) / 1000, HEAL_MS);
+    works(&t);
+    tree_await_processes(&t, 2);
+    tree_end(&t);
+}
+END_TEST
+
+START_TEST(test_nothing_left)
+{
+    static struct tree_outcome out;
+    static const char *const programs[] = {
+        "uid", "crash", "alloc 30", "exit 5", "write /tmp/x", "fork\nthread\nsocket", "fill /tmp/x 100000", "state"};
+    int launcher_before, template_before, zygote_before;
+    pid_t template, zygote;
+    struct tree t;
+
+    if (!tree_start(&t, NULL))
+        return;
+    for (int i = 0; i < 8; i++)
+        tree_run(&t, programs[i], NULL, &out);
+    find(&t, &template, &zygote);
+    launcher_before = tree_descriptors(t.launcher);
+    template_before = tree_descriptors(template);
+    zygote_before = tree_descriptors(zygote);
+    for (int i = 0; i < 200; i++) {
+        tree_run(&t, programs[i % 8], NULL, &out);
+        ck_assert(!out.refused);
+        ck_assert_int_ne((int)out.ended.u.ended.end, CODE_END_WALLS);
+    }
+    ck_assert_int_eq(tree_descriptors(t.launcher), launcher_before);
+    ck_assert_int_eq(tree_descriptors(template), template_before);
+    ck_assert_int_eq(tree_descriptors(zygote), zygote_before);
+    tree_await_processes(&t, 2);
+    tree_end(&t);
+}
+END_TEST
+
+/* A new template takes over, tasks of the old zygote end in peace, then it goes with its host's socket. */
+START_TEST(test_renewal)
+{
+    const struct tree_options options = {.template_interval_ms = 400, .retire_ms = 30000};
+    static struct tree_outcome out;
+    struct tree t, old;
+    struct code_message message;
+    pid_t template, zygote;
+    uint64_t number, old_id;
+    int result;
+
+    if (!tree_start(&t, &options))
+        return;
+    find(&t, &template, &zygote);
+    result = tree_begin(&t, "sleep 900", NULL, &number);
+    tree_await(t.zygote, &message, NULL);
+    old = t;
+    old_id = t.id;
+    t.zygote = -1;
+    tree_next_zygote(&t);
+    ck_assert_uint_ne(t.id, old_id);
+    works(&t);
+    tree_await(t.host, &message, NULL);
+    ck_assert_int_eq((int)message.kind, CODE_MSG_RETIRING);
+    ck_assert_uint_eq(message.u.zygote.zygote, old_id);
+    tree_finish(&old, result, number, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    close(old.zygote);
+    do
+        tree_await(t.host, &message, NULL);
+    while (message.kind != CODE_MSG_GONE || message.u.zygote.zygote != old_id);
+    gone(zygote);
+    gone(template);
+    tree_end(&t);
+}
+END_TEST
+
+/* A zygote that retires has an end even when its host does not let go. */
+START_TEST(test_retirement_ends)
+{
+    const struct tree_options options = {.template_interval_ms = 300, .retire_ms = 300};
+    struct tree t;
+    int old;
+
+    if (!tree_start(&t, &options))
+        return;
+    old = t.zygote;
+    t.zygote = -1;
+    tree_next_zygote(&t);
+    closed(old);
+    close(old);
+    tree_end(&t);
+}
+END_TEST
+
+/* A host that was taken over can ask for nothing that a task may not have. */
+START_TEST(test_bad_host)
+{
+    static const struct code_message none;
+    static struct tree_outcome out;
+    struct tree t;
+    char junk[100] = {0};
+
+    if (!tree_start(&t, NULL))
+        return;
+    for (int row = 0; row < 8; row++) {
+        struct code_message message = none, answer;
+
+        message.kind = CODE_MSG_START;
+        message.u.start.task = 1000 + (uint64_t)row;
+        message.u.start.memory_bytes = row == 0 ? -1 : row == 1 ? INT64_MAX : row == 2 ? 0 : 64 << 20;
+        message.u.start.wall_ms = row == 3 ? 0 : row == 4 ? INT64_MAX : 1000;
+        message.u.start.cpu_ms = row == 5 ? -5 : 1000;
+        message.u.start.tmp_bytes = row == 6 ? INT64_MIN : 1 << 20; /* and no descriptors in any */
+        ck_assert(code_send(t.zygote, &message, NULL, 0));
+        tree_await(t.zygote, &answer, NULL);
+        ck_assert_int_eq((int)answer.kind, CODE_MSG_REFUSED);
+        ck_assert_uint_eq(answer.u.refused.why, CODE_REFUSED_INVALID);
+    }
+    ck_assert_int_eq((int)write(t.zygote, junk, sizeof(junk)), (int)sizeof(junk));
+    {
+        struct code_message message = {.kind = 77};
+
+        ck_assert(code_send(t.zygote, &message, NULL, 0));
+        message.kind = CODE_MSG_SPAWN;
+        ck_assert(code_send(t.zygote, &message, NULL, 0));
+    }
+    /* An input that is not sealed, or none: the task does not begin. */
+    {
+        struct code_message message = none, answer;
+        int pipes[2], fds[3];
+
+        ck_assert_int_eq(pipe(pipes), 0);
+        fds[0] = pipes[0];
+        fds[1] = fds[2] = pipes[1];
+        message.kind = CODE_MSG_START;
+        message.u.start.task = 5000;
+        message.u.start.memory_bytes = 64 << 20;
+        message.u.start.wall_ms = message.u.start.cpu_ms = 1000;
+        message.u.start.tmp_bytes = 1 << 20;
+        ck_assert(code_send(t.zygote, &message, fds, 3));
+        tree_await(t.zygote, &answer, NULL);
+        ck_assert_int_eq((int)answer.kind, CODE_MSG_STARTED);
+        tree_await(t.zygote, &answer, NULL);
+        ck_assert_int_eq((int)answer.kind, CODE_MSG_ENDED);
+        ck_assert_int_eq((int)answer.u.ended.end, CODE_END_WALLS);
+        close(pipes[0]);
+        close(pipes[1]);
+    }
+    tree_run(&t, "uid", NULL, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    tree_end(&t);
+}
+END_TEST
+
+/* A launcher that is killed takes everything with it. */
+START_TEST(test_launcher_dies)
+{
+    pid_t pids[16];
+    struct code_message message;
+    struct tree t;
+    uint64_t number;
+    int count, alive = 1;
+    int64_t until;
+
+    if (!tree_start(&t, NULL))
+        return;
+    close(tree_begin(&t, "spin", NULL, &number));
+    tree_await(t.zygote, &message, NULL);
+    count = tree_processes(&t, pids, 16);
+    ck_assert_int_eq(count, 3);
+    ck_assert_int_eq(kill(t.launcher, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(t.launcher, NULL, 0), t.launcher);
+    until = code_now_us() + 3000000;
+    while (alive > 0 && code_now_us() < until) {
+        alive = 0;
+        for (int i = 0; i < count; i++)
+            alive += parent_of(pids[i]) != 0;
+        poll(NULL, 0, 5);
+    }
+    ck_assert_int_eq(alive, 0);
+    close(t.host);
+    close(t.zygote);
+}
+END_TEST
+
+/* A language that cannot be loaded, or cannot be forked safely, never serves; the launcher keeps on trying, not wildly.
+ */
+START_TEST(test_bad_languages)
+{
+    static const char *const kinds[] = {"toy-greedy", "toy-threads", "no-such-kind"};
+
+    for (int i = 0; i < 3; i++) {
+        const struct tree_options options = {.kind = kinds[i]};
+        struct pollfd polled = {.events = POLLIN};
+        struct tree t;
+        int status;
+
+        if (geteuid() != 0)
+            return;
+        ck_assert_int_eq(tree_start_launcher(&t, &options, &status), 0);
+        polled.fd = t.host;
+        ck_assert_int_eq(poll(&polled, 1, 700), 0);
+        tree_end(&t);
+    }
+}
+END_TEST
+
+/* A process of a task's uid that outlives it, as after a broken filter: made here, inside the zygote's pid namespace.
+ * It is killed, the task's end says so, and the uid is not given out before it is reaped (by its maker, this test). */
+START_TEST(test_leftovers)
+{
+    const struct tree_options options = {.slots = 1};
+    static struct tree_outcome out;
+    struct code_message message;
+    char path[64];
+    pid_t template, zygote, stranger;
+    uint64_t number, second;
+    siginfo_t info;
+    uint32_t uid;
+    struct tree t;
+    int result, namespace, pipe;
+
+    if (!tree_start(&t, &options))
+        return;
+    find(&t, &template, &zygote);
+    snprintf(path, sizeof(path), "/proc/%d/ns/pid", (int)zygote);
+    namespace = open(path, O_RDONLY | O_CLOEXEC);
+    ck_assert_int_ge(namespace, 0);
+    result = tree_begin(&t, "sleep 300", NULL, &number);
+    tree_await(t.zygote, &message, NULL);
+    ck_assert_int_eq((int)message.kind, CODE_MSG_STARTED);
+    uid = message.u.started.uid;
+    ck_assert_int_eq(setns(namespace, CLONE_NEWPID), 0);
+    stranger = fork();
+    if (stranger == 0) {
+        if (setresgid(uid, uid, uid) == 0 && setresuid(uid, uid, uid) == 0)
+            poll(NULL, 0, 20000);
+        _exit(0);
+    }
+    ck_assert_int_gt(stranger, 0);
+    ck_assert_int_eq(waitid(P_PID, (id_t)stranger, &info, WEXITED | WNOWAIT), 0);
+    ck_assert_int_eq(info.si_status, SIGKILL);
+    pipe = tree_begin(&t, "uid", NULL, &second);
+    tree_finish(&t, pipe, second, &out);
+    ck_assert(out.refused);
+    ck_assert_int_eq(out.why, CODE_REFUSED_BUSY);
+    ck_assert_int_eq(waitpid(stranger, NULL, 0), stranger);
+    tree_finish(&t, result, number, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_PROCESSES);
+    works(&t);
+    close(namespace);
+    tree_end(&t);
+}
+END_TEST
+
+SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_task, test_kill_template, test_stuck_zygote, test_nothing_left,
+              test_renewal, test_retirement_ends, test_bad_host, test_launcher_dies, test_bad_languages, test_leftovers)
