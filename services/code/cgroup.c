@@ -18,8 +18,9 @@
 
 #define MOUNT  "/sys/fs/cgroup"
 #define PREFIX "sandkeep-code-"
-/* The group sees the kernel's own memory for the task too; the budget is the task's. */
-#define KERNEL_SHARE  (8ll << 20)
+/* The group sees the kernel's own memory for the task too; the budget is the task's. It shall strike after the rlimits:
+ * an engine turns their ENOMEM into an error of the user's code, a group only kills. */
+#define KERNEL_SHARE  (16ll << 20)
 #define PROCESSES_MAX "4"
 
 static bool put(const char *dir, const char *file, const char *text)

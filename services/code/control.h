@@ -14,6 +14,7 @@
 #define CODE_FDS_MAX   3
 #define CODE_SLOTS_MAX 128 /* tasks of one zygote at a time; SANDBOX_POOL_SIZE is at most 100 */
 #define CODE_PATH_MAX  256
+#define CODE_ANSWER_MS 200 /* a zygote that has not answered by then is SUSPECT: contract/code.md §1 */
 
 enum code_level { CODE_LEVEL_NONE, CODE_LEVEL_SHARED_UID, CODE_LEVEL_CONTAINER, CODE_LEVEL_FULL };
 

@@ -8,7 +8,7 @@
 #include "services/code/cgroup.h"
 #include "services/code/control.h"
 
-/* SK_CODE_WALL(name, text, least level that must have it, behind the filter too?) */
+/* X(name, text, lowest level that must have it) */
 #define SK_CODE_WALLS(X)                                                                                               \
     X(IDENTITY, "an own uid, no way back, no capability", CODE_LEVEL_CONTAINER)                                        \
     X(FILES, "no file of the machine can be opened", CODE_LEVEL_SHARED_UID)                                            \

@@ -162,7 +162,7 @@ static void start_task(struct zygote *z, const struct code_message *message, con
     start.note->error = 0;
     if (!own_sizes(z->walls, &start, &slot->base_rss) ||
         !code_cgroup_slot_limit(z->walls->cgroup_version, &slot->cgroup,
-                                start.memory_bytes + (tmp ? start.tmp_bytes : 0))) {
+                                start.base_data_bytes + start.memory_bytes + (tmp ? start.tmp_bytes : 0))) {
         refuse(z, id, CODE_REFUSED_NO_PROCESS);
         return;
     }

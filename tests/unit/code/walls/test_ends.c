@@ -58,8 +58,9 @@ START_TEST(test_rule)
 }
 END_TEST
 
-START_TEST(test_reasons)
+static void reasons(bool no_cgroup)
 {
+    const struct tree_options options = {.no_cgroup = no_cgroup};
     static const struct {
         const char *program;
         struct tree_task task;
@@ -87,7 +88,7 @@ START_TEST(test_reasons)
     static struct tree_outcome out;
     struct tree t;
 
-    if (!tree_start(&t, NULL))
+    if (!tree_start(&t, &options))
         return;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         tree_run(&t, rows[i].program, &rows[i].task, &out);
@@ -100,6 +101,17 @@ START_TEST(test_reasons)
         ck_assert_int_eq(out.ended.u.ended.signal, rows[i].signal);
     }
     tree_end(&t);
+}
+
+START_TEST(test_reasons)
+{
+    reasons(false);
+}
+END_TEST
+
+START_TEST(test_reasons_without_groups)
+{
+    reasons(true);
 }
 END_TEST
 
@@ -130,7 +142,6 @@ START_TEST(test_on_request)
 }
 END_TEST
 
-/* What the kernel itself kills beyond a group's limit, where groups can be written: page tables and the like. */
 START_TEST(test_measures)
 {
     static struct tree_outcome out;
@@ -150,4 +161,4 @@ START_TEST(test_measures)
 }
 END_TEST
 
-SK_CHECK_MAIN("code ends", test_rule, test_reasons, test_on_request, test_measures)
+SK_CHECK_MAIN("code ends", test_rule, test_reasons, test_reasons_without_groups, test_on_request, test_measures)

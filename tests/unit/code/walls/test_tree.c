@@ -86,11 +86,12 @@ static void gone(pid_t pid)
     ck_assert_int_ne(kill(pid, 0), 0);
 }
 
-START_TEST(test_kill_zygote)
+static void kill_zygotes(enum code_level level)
 {
+    const struct tree_options options = {.highest = level};
     struct tree t;
 
-    if (!tree_start(&t, NULL))
+    if (!tree_start(&t, &options))
         return;
     for (int round = 0; round < 3; round++) {
         struct code_message message;
@@ -114,6 +115,18 @@ START_TEST(test_kill_zygote)
         tree_await_processes(&t, 2);
     }
     tree_end(&t);
+}
+
+START_TEST(test_kill_zygote)
+{
+    kill_zygotes(CODE_LEVEL_FULL);
+}
+END_TEST
+
+/* Without a pid namespace the tasks go by their death signal, and by their uids. */
+START_TEST(test_kill_zygote_container)
+{
+    kill_zygotes(CODE_LEVEL_CONTAINER);
 }
 END_TEST
 
@@ -204,7 +217,7 @@ START_TEST(test_stuck_zygote)
     ck_assert_int_eq(kill(zygote, SIGSTOP), 0);
     ck_assert(code_send(t.zygote, &message, NULL, 0));
     polled = (struct pollfd){.fd = t.zygote, .events = POLLIN};
-    ck_assert_int_eq(poll(&polled, 1, 200), 0);
+    ck_assert_int_eq(poll(&polled, 1, CODE_ANSWER_MS), 0);
     start = code_now_us();
     message = (struct code_message){.kind = CODE_MSG_SUSPECT};
     message.u.zygote.zygote = t.id;
@@ -465,5 +478,6 @@ START_TEST(test_leftovers)
 }
 END_TEST
 
-SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_task, test_kill_template, test_stuck_zygote, test_nothing_left,
-              test_renewal, test_retirement_ends, test_bad_host, test_launcher_dies, test_bad_languages, test_leftovers)
+SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_zygote_container, test_kill_task, test_kill_template,
+              test_stuck_zygote, test_nothing_left, test_renewal, test_retirement_ends, test_bad_host,
+              test_launcher_dies, test_bad_languages, test_leftovers)

@@ -7,6 +7,7 @@
 #include "toy.h"
 #include "tree.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +67,29 @@ START_TEST(test_filtered)
     if (!tree_start(&t, NULL))
         return;
     run_rows(&t, rows, sizeof(rows) / sizeof(rows[0]));
+    tree_end(&t);
+}
+END_TEST
+
+/* What one task writes in its /tmp, another that lives at the same time does not see. */
+START_TEST(test_two_tmps)
+{
+    static struct tree_outcome out;
+    struct code_message message;
+    uint64_t first, second;
+    struct tree t;
+    int result, pipe;
+
+    if (!tree_start(&t, NULL))
+        return;
+    result = tree_begin(&t, "write /tmp/secret\nsleep 500\nread /tmp/secret\nread /tmp/other", NULL, &first);
+    tree_await(t.zygote, &message, NULL); /* STARTED */
+    poll(NULL, 0, 100);
+    pipe = tree_begin(&t, "read /tmp/secret\nwrite /tmp/other\nstate", NULL, &second);
+    tree_finish(&t, pipe, second, &out);
+    ck_assert_str_eq(out.text, "open: ENOENT\nopen: ok\nstate: 0\n");
+    tree_finish(&t, result, first, &out);
+    ck_assert_str_eq(out.text, "open: ok\nopen: ok\nopen: ENOENT\n");
     tree_end(&t);
 }
 END_TEST
@@ -245,5 +269,5 @@ START_TEST(test_kind_cannot_ask_for_more)
 }
 END_TEST
 
-SK_CHECK_MAIN("code walls", test_filtered, test_calls, test_bare, test_naked, test_identity,
+SK_CHECK_MAIN("code walls", test_filtered, test_two_tmps, test_calls, test_bare, test_naked, test_identity,
               test_kind_cannot_ask_for_more)

@@ -22,23 +22,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define WAIT_US  15000000
 #define UID_BASE 470000
 
 static char program_path[512];
 
-static const char *template_program(void)
+static const char *template_program(const char *name)
 {
     ssize_t n = readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
 
     ck_assert_int_gt((int)n, 0);
     program_path[n] = '\0';
-    strcpy(strrchr(program_path, '/') + 1, "code_walls_toy");
+    strcpy(strrchr(program_path, '/') + 1, name != NULL ? name : "code_walls_toy");
     return program_path;
 }
 
 static void run_launcher(const struct tree_options *options, int host)
 {
-    struct code_language language = {.program = template_program(),
+    struct code_language language = {.program = template_program(options->program),
+                                     .modules = options->modules,
+                                     .environment = options->environment,
                                      .kind = options->kind != NULL ? options->kind : "toy",
                                      .slots = options->slots > 0 ? options->slots : 4};
     struct code_launcher_config config = {.languages = &language,
@@ -60,7 +63,7 @@ static void run_launcher(const struct tree_options *options, int host)
 
 void tree_await(int fd, struct code_message *message, int *first_fd)
 {
-    int64_t until = code_now_us() + 5000000;
+    int64_t until = code_now_us() + WAIT_US;
 
     for (;;) {
         struct pollfd polled = {.fd = fd, .events = POLLIN};
@@ -77,7 +80,7 @@ void tree_await(int fd, struct code_message *message, int *first_fd)
             code_fds_close(fds);
             return;
         }
-        ck_assert_msg(code_now_us() < until, "no message within 5 s");
+        ck_assert_msg(code_now_us() < until, "no message in time");
         poll(&polled, 1, 100);
     }
 }
@@ -180,6 +183,14 @@ int tree_begin(struct tree *t, const char *program, const struct tree_task *opti
     if (options == NULL)
         options = &none;
     *number = ++t->last_task;
+    task.limits = (struct code_limits){.timeout_ms = 8000,
+                                       .output_bytes = 1 << 20,
+                                       .log_bytes = 1 << 16,
+                                       .tmp_bytes = 16 << 20,
+                                       .request_max = 3,
+                                       .request_timeout_ms = 1000,
+                                       .request_body_bytes = 1 << 16,
+                                       .response_bytes = 1 << 20};
     fds[0] = code_input_create(&task);
     ck_assert_int_ge(fds[0], 0);
     ck_assert_int_eq(pipe2(result, O_CLOEXEC), 0);

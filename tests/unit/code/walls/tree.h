@@ -9,8 +9,10 @@
 #include <sys/types.h>
 
 struct tree_options {
-    const char *kind; /* NULL = "toy" */
-    uint32_t slots;   /* 0 = 4 */
+    const char *kind;    /* NULL = "toy" */
+    const char *program; /* beside the test; NULL = the toy's template */
+    const char *const *modules, *const *environment;
+    uint32_t slots; /* 0 = 4 */
     enum code_level highest;
     bool allow_unsafe, no_cgroup;
     int64_t template_interval_ms, retire_ms;
@@ -53,7 +55,7 @@ void tree_kill(struct tree *t, uint64_t number, enum code_end why);
 void tree_finish(struct tree *t, int result, uint64_t number, struct tree_outcome *out);
 /* Begin and finish. */
 void tree_run(struct tree *t, const char *program, const struct tree_task *task, struct tree_outcome *out);
-/* The next message of this socket within 5 s. */
+/* The next message of this socket within 15 s. */
 void tree_await(int fd, struct code_message *message, int *first_fd);
 /* Processes below the launcher, it excluded; the pids into `pids` (may be NULL) when there is room. */
 int tree_processes(const struct tree *t, pid_t *pids, int room);

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The template program of JavaScript. A task of it needs nothing of the machine: no file, no /tmp. Executed with
+ * SANDBOX_JS_JIT=off in its environment it goes without the just-in-time compiler. */
+#include "services/code/js/environment.h"
+#include "services/code/template.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The collector asks how much memory the process has. The descriptor is the template's: it tells of nobody else. */
+static const char *const keep[] = {"/statm", NULL};
+static const char *const calls[] = {"sysinfo", NULL};
+static const struct code_kind kind_js = {.runtime = &code_runtime_js, .calls = calls, .keep = keep};
+
+int main(int argc, char **argv)
+{
+    static const struct code_kind *const kinds[] = {&kind_js};
+
+    /* The engine reads its switches before main() begins: set them and begin again. */
+    if (!code_js_environment_set()) {
+        const char *jit = getenv("SANDBOX_JS_JIT");
+
+        execve("/proc/self/exe", argv,
+               (char *const *)(uintptr_t)code_js_environment(jit == NULL || strcmp(jit, "off") != 0));
+        perror("sk-code-js");
+        return EXIT_FAILURE;
+    }
+    return code_template_main(argc, argv, kinds, sizeof(kinds) / sizeof(kinds[0]));
+}
