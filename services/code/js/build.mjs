@@ -19,6 +19,7 @@ const result = await build({
     charset: "ascii",
     minifyWhitespace: true,
     legalComments: "none", // their texts are in the notices
+    loader: { ".task.js": "text" },
     inject: ["src/inject.js"],
     define: { "Object.setPrototypeOf": "sandkeepSetPrototypeOf", global: "globalThis", "process.env.NODE_ENV": '"production"' },
     banner: { js: "(function(host){" },

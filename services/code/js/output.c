@@ -30,6 +30,7 @@ static struct {
     int fd;
     int64_t output_bytes, log_bytes, logged;
     int lines;
+    bool failed;
     struct chunk *volatile log;
     volatile sig_atomic_t committed, written;
     char timeout_head[160];
@@ -122,6 +123,7 @@ bool code_output_start(int fd, const struct code_limits *limits)
     output.log_bytes = limits->log_bytes;
     output.logged = 0;
     output.lines = 0;
+    output.failed = false;
     output.committed = output.written = 0;
     output.timeout_head_length =
         (size_t)snprintf(output.timeout_head, sizeof(output.timeout_head),
@@ -198,11 +200,12 @@ static void wrote(void)
         (void)set_alarm(LINGER_MS);
 }
 
-static bool commit(void)
+static bool commit(bool failed)
 {
     if (output.committed)
         return false;
     output.committed = 1;
+    output.failed = failed;
     return true;
 }
 
@@ -234,7 +237,7 @@ void code_output_value(const uint16_t *json, size_t count)
     size_t log_length = log == NULL ? 0 : log->length, length;
     char *text;
 
-    if (!commit())
+    if (!commit(false))
         return;
     length = code_json_text(json, count, NULL);
     if (output.fd < 0) {
@@ -269,7 +272,7 @@ void code_output_failure(const struct code_failure *failure)
     size_t length;
     char *head, *at, line[32];
 
-    if (!commit())
+    if (!commit(true))
         return;
     length = code_json_escape(failure->message, failure->message_length, NULL) +
              code_json_escape(failure->type, failure->type_length, NULL) +
@@ -307,7 +310,7 @@ void code_output_failure(const struct code_failure *failure)
 
 void code_output_overflow(void)
 {
-    if (!commit())
+    if (!commit(true))
         return;
     if (output.fd >= 0)
         write_overflow();
@@ -316,7 +319,7 @@ void code_output_overflow(void)
 
 void code_output_fixed(const char *code, const char *type, const char *message)
 {
-    if (!commit())
+    if (!commit(true))
         return;
     if (output.fd >= 0)
         write_fixed(code, type, message);
@@ -326,4 +329,9 @@ void code_output_fixed(const char *code, const char *type, const char *message)
 bool code_output_done(void)
 {
     return output.written != 0;
+}
+
+bool code_output_failed(void)
+{
+    return output.failed;
 }

@@ -28,5 +28,7 @@ void code_output_overflow(void);
 void code_output_fixed(const char *code, const char *type, const char *message);
 /* Whether the result was written. From then on the process ends by itself soon, should the engine not come back. */
 bool code_output_done(void);
+/* Whether that result was a failure; for rehearsals. */
+bool code_output_failed(void);
 
 #endif

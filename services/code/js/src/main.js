@@ -12,6 +12,7 @@ import { answer, disconnect, setLimits } from "./http.js";
 import "./helpers.js";
 import { allow } from "./modules.js";
 import { Parser } from "acorn";
+import rehearsalCode from "./rehearsal.task.js";
 
 export { allow, answer, disconnect, fire, hide };
 
@@ -100,4 +101,11 @@ export async function begin(code, variablesText, strict, limits, w0, w1, w2, w3)
 /** The engine's: a promise was rejected, and nobody listens. The task goes on, as after a throw in a timer. */
 export function unhandled(promise, reason) {
     host.log("Uncaught (in promise) " + briefly(reason));
+}
+
+/** The task of rehearsal.task.js; its end is told like any other's. */
+export function rehearse() {
+    const variables = { items: [{ price: 2.5, count: 2 }, { price: 1, count: 3 }], text: "the quick brown fox \u4f60\u597d", n: 42 };
+
+    begin(rehearsalCode, JSON.stringify(variables), false, { outputBytes: 1e6, requestMax: 0, requestBytes: 0, requestMs: 0 }, 1, 2, 3, 4);
 }
