@@ -9,6 +9,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -276,39 +277,32 @@ static int one_thread(struct sk_error *err)
 }
 
 /* matplotlib writes its list of fonts somewhere: a folder for the time of loading. */
+static bool set_config_folder(PyObject *variables, const char *folder)
+{
+    PyObject *value = PyUnicode_FromString(folder);
+    bool ok = value != NULL && PyMapping_SetItemString(variables, "MPLCONFIGDIR", value) == 0;
+
+    Py_XDECREF(value);
+    return ok;
+}
+
 static int load_all(const char *const *modules, struct sk_error *err)
 {
     char folder[] = "/tmp/sandkeep-python-XXXXXX";
     bool made = python_state.full && mkdtemp(folder) != NULL;
-    PyObject *result = NULL, *remove = NULL, *environ = NULL, *value = NULL;
-    int rc = -1;
+    PyObject *result = NULL, *remove = NULL, *variables = NULL;
+    int rc = 0;
 
-    if (!add_packages() || !keep_attribute(&environ, "os", "environ") ||
-        (value = PyUnicode_FromString("/tmp/matplotlib")) == NULL) {
-        (void)fail(err, "paths");
-        goto out;
-    }
-    if (made && PyMapping_SetItemString(environ, "MPLCONFIGDIR", Py_BuildValue("s", folder)) != 0) {
-        (void)fail(err, "environment");
-        goto out;
-    }
-    if (!load_modules(modules)) {
-        (void)fail(err, "modules");
-        goto out;
-    }
-    if (PyMapping_SetItemString(environ, "MPLCONFIGDIR", value) != 0) {
-        (void)fail(err, "environment");
-        goto out;
-    }
-    rc = 0;
-out:
+    if (!add_packages() || !keep_attribute(&variables, "os", "environ") ||
+        !set_config_folder(variables, made ? folder : "/tmp/matplotlib") || !load_modules(modules) ||
+        !set_config_folder(variables, "/tmp/matplotlib"))
+        rc = fail(err, "modules");
     if (made && keep_attribute(&remove, "shutil", "rmtree"))
         result = PyObject_CallFunction(remove, "si", folder, 1);
     PyErr_Clear();
     Py_XDECREF(result);
     Py_XDECREF(remove);
-    Py_XDECREF(environ);
-    Py_XDECREF(value);
+    Py_XDECREF(variables);
     return rc;
 }
 
@@ -322,6 +316,7 @@ static int freeze(struct sk_error *err)
     if (result == NULL)
         return fail(err, "freeze");
     Py_DECREF(result);
+    (void)malloc_trim(0); /* what loading left behind would count in every zygote */
     return 0;
 }
 

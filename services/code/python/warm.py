@@ -97,6 +97,13 @@ def load_full():
         matplotlib.use("Agg")
         for name in ("matplotlib.pyplot", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.dates"):
             load(name, True)
+        # Titles in Chinese, Japanese or Korean, where a font for them is installed.
+        wide = sorted({font.name for font in matplotlib.font_manager.fontManager.ttflist
+                       if any(word in font.name for word in ("CJK SC", "WenQuanYi", "Source Han Sans", "SimHei"))})
+        matplotlib.rcParams["font.family"] = ["sans-serif"] + wide[:1]
+    import logging
+    for name in ("matplotlib", "PIL"):  # their remarks are for a terminal, not for the task's log
+        logging.getLogger(name).addHandler(logging.NullHandler())
     for package in HEAVY + ("PIL", "kiwisolver", "contourpy", "dateutil", "pytz"):
         found = sys.modules.get(package)
         if found is None:
