@@ -22,7 +22,7 @@ const result = await build({
     loader: { ".task.js": "text" },
     inject: ["src/inject.js"],
     define: { "Object.setPrototypeOf": "sandkeepSetPrototypeOf", global: "globalThis", "process.env.NODE_ENV": '"production"' },
-    banner: { js: "(function(host){" },
+    banner: { js: "(function(host){\"use strict\";" },
     footer: { js: "return entry;})" },
     metafile: true,
     write: false,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A value as JSON text, with what JSON.stringify would lose or refuse (contract/code.md, values): Map -> object, Set and
 // typed arrays -> array, BigInt -> number when it is safe, else text. Everything else, toJSON included, is as there.
-import { bigintValue, booleanValue, getPrototypeOf, isArray, isView, jsonStringify, mapForEach, mapSize, numberValue } from "./primordials.js";
+import { bigintValue, booleanValue, getPrototypeOf, isArray, isPrototypeOf, isView, jsonStringify, mapForEach, mapSize, numberValue } from "./primordials.js";
 import { objectKeys, ObjectPrototype, reflectApply, setAdd, setDelete, setForEach, setHas, SetOf, setSize, StringOf, NumberOf } from "./primordials.js";
 import { stringValue, tagOf, typedTag, TypeErrorOf } from "./primordials.js";
 
@@ -10,6 +10,7 @@ export const TOO_LARGE = {};
 
 const SAFE = 9007199254740991n;
 const WATCH_DEPTH = 100; // a cycle is looked for only below it: no bookkeeping for ordinary values
+const RangeErrorPrototype = RangeError.prototype;
 const BytesPrototype = ArrayBuffer.prototype;
 const Bytes = Uint8Array;
 
@@ -172,15 +173,23 @@ function member(value, key, depth) {
     return text;
 }
 
+function plainly(value, limit) {
+    const text = jsonStringify(value) ?? "null";
+
+    if (text.length > limit) throw TOO_LARGE;
+    return text;
+}
+
 /** The JSON text of a task's result, "null" for what has none; throws TOO_LARGE beyond `limit` characters. */
 export function encode(value, limit, strict) {
-    if (strict) {
-        const text = jsonStringify(value) ?? "null";
-
-        if (text.length > limit) throw TOO_LARGE;
-        return text;
-    }
+    if (strict) return plainly(value, limit);
     room = limit;
     ancestors = null;
-    return member(value, "", 0) ?? "null";
+    try {
+        return member(value, "", 0) ?? "null";
+    } catch (error) {
+        // The engine's own goes deeper than ours: some thousand levels deep, Maps and the like are as JSON knows them.
+        if (!isPrototypeOf(RangeErrorPrototype, error)) throw error;
+        return plainly(value, limit);
+    }
 }

@@ -98,7 +98,7 @@ static bool serve(struct js_broker *broker, int fd, json_t **waiting, int *count
     return true;
 }
 
-json_t *js_run(struct code_task *task, int memory_mb, struct js_broker *broker, int *status)
+char *js_run_text(struct code_task *task, int memory_mb, struct js_broker *broker, int *status, size_t *length)
 {
     static const struct code_limits ordinary = {.timeout_ms = 10000,
                                                 .output_bytes = 10 << 20,
@@ -107,11 +107,10 @@ json_t *js_run(struct code_task *task, int memory_mb, struct js_broker *broker, 
                                                 .request_timeout_ms = 60000,
                                                 .request_body_bytes = 5 << 20,
                                                 .response_bytes = 10 << 20};
-    json_t *waiting[WAITING_MAX], *frame = NULL;
+    json_t *waiting[WAITING_MAX];
     int result[2], rpc[2] = {-1, -1}, count = 0, answered = 0;
     int64_t end;
     char *text = NULL, extra;
-    size_t length;
     pid_t pid;
 
     task->limits.timeout_ms = task->limits.timeout_ms != 0 ? task->limits.timeout_ms : ordinary.timeout_ms;
@@ -153,20 +152,30 @@ json_t *js_run(struct code_task *task, int memory_mb, struct js_broker *broker, 
             rpc[0] = -1;
         }
     }
-    if (code_frame_read(result[0], FRAME_MAX, &text, &length)) {
-        json_error_t error;
-
-        frame = json_loadb(text, length, JSON_ALLOW_NUL, &error);
-        ck_assert_msg(frame != NULL, "the frame is no JSON: %s: %.300s", error.text, text);
-        ck_assert_msg((int64_t)length <= task->limits.output_bytes, "a frame of %zu bytes", length);
+    if (code_frame_read(result[0], FRAME_MAX, &text, length)) {
+        ck_assert_msg((int64_t)*length <= task->limits.output_bytes, "a frame of %zu bytes", *length);
         ck_assert_msg(read(result[0], &extra, 1) == 0, "more than one frame");
     }
-    free(text);
     close(result[0]);
     if (rpc[0] >= 0)
         close(rpc[0]);
     while (count > 0)
         json_decref(waiting[--count]);
     ck_assert_int_eq(waitpid(pid, status, 0), pid);
+    return text;
+}
+
+json_t *js_run(struct code_task *task, int memory_mb, struct js_broker *broker, int *status)
+{
+    size_t length;
+    char *text = js_run_text(task, memory_mb, broker, status, &length);
+    json_error_t error;
+    json_t *frame;
+
+    if (text == NULL)
+        return NULL;
+    frame = json_loadb(text, length, JSON_ALLOW_NUL, &error);
+    ck_assert_msg(frame != NULL, "the frame is no JSON: %s: %.300s", error.text, text);
+    free(text);
     return frame;
 }

@@ -24,5 +24,7 @@ struct js_broker {
  * JSON (a new reference), or NULL when there was none; then *status is the child's. Fails the test when the stream
  * holds anything but one frame, and when it takes longer than `timeout_ms` and some. */
 json_t *js_run(struct code_task *task, int memory_mb, struct js_broker *broker, int *status);
+/* The same, not parsed: malloc'd, NUL-terminated, or NULL. */
+char *js_run_text(struct code_task *task, int memory_mb, struct js_broker *broker, int *status, size_t *length);
 
 #endif
