@@ -77,7 +77,7 @@ struct code_message {
         } spawned;
         struct {
             uint32_t level;
-            uint32_t landlock_abi, cgroup_version;
+            uint32_t landlock_abi, cgroup_version, user_namespace;
             uint64_t crossed; /* of the last level tried that did not hold: bits as in selftest.h */
         } level;
         struct {

@@ -10,6 +10,7 @@
 #include "services/code/landlock.h"
 #include "services/code/selftest.h"
 #include "services/code/template.h"
+#include "services/code/userns.h"
 #include "services/code/walls.h"
 #include "services/code/zygote.h"
 
@@ -547,29 +548,49 @@ static void turn(struct launcher *l)
 
 /* --- beginning and end --- */
 
-static int measure(struct launcher *l, struct sk_error *err)
+/* The self-test at one level; -1 with the reason when it does not hold. */
+static int try_level(struct launcher *l, enum code_level level, uint64_t *crossed, struct sk_error *err)
+{
+    struct code_selftest test = {
+        .level = level, .cgroup = &l->cgroup, .root = l->root, .uid_base = l->config->uid_base};
+    uint64_t these = 0;
+
+    if (code_selftest_run(&test, &these, err) != 0)
+        return -1;
+    if (these == 0)
+        return 0;
+    *crossed = these;
+    return sk_fail(err, SK_ERR_INTERNAL, "crossed: %s", code_wall_text((enum code_wall)__builtin_ctzll(these)));
+}
+
+static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
 {
     enum code_level highest = l->config->highest == CODE_LEVEL_NONE ? CODE_LEVEL_FULL : l->config->highest;
     struct code_message message = {.kind = CODE_MSG_LEVEL};
     char why[200] = "shared-uid is not allowed";
+    bool lost = false;
 
-    for (enum code_level level = highest; level > CODE_LEVEL_NONE; level--) {
-        struct code_selftest test = {
-            .level = level, .cgroup = &l->cgroup, .root = l->root, .uid_base = l->config->uid_base};
-        uint64_t crossed = 0;
-
+    for (enum code_level level = highest; level > CODE_LEVEL_NONE && !lost; level--) {
         if (level == CODE_LEVEL_SHARED_UID && !l->config->allow_unsafe)
             break;
-        if (code_selftest_run(&test, &crossed, err) == 0 && crossed == 0) {
+        if (try_level(l, level, &message.u.level.crossed, err) == 0) {
             l->level = level;
             break;
         }
-        if (crossed != 0) {
-            message.u.level.crossed = crossed;
-            sk_fail(err, SK_ERR_INTERNAL, "crossed: %s", code_wall_text((enum code_wall)__builtin_ctzll(crossed)));
-        }
         SK_LOG_WARN("a level of isolation does not hold here", SK_F("level", code_level_name(level)), SK_FE(err));
         snprintf(why, sizeof(why), "%.190s", err->message);
+        /* Without the right to mount, a user namespace may give it. Once in there, we stay: lower levels hold there as
+         * well. */
+        if (level != CODE_LEVEL_FULL || l->config->no_userns)
+            continue;
+        if (code_userns_enter(l->config->uid_base, uid_count, &lost, err) == 0) {
+            message.u.level.user_namespace = 1;
+            if (try_level(l, level, &message.u.level.crossed, err) == 0) {
+                l->level = level;
+                break;
+            }
+        }
+        SK_LOG_WARN("nor in a user namespace", SK_F("level", code_level_name(level)), SK_FE(err));
     }
     if (l->level == CODE_LEVEL_NONE)
         return sk_fail(err, SK_ERR_INTERNAL, "no level of isolation that may serve can be had here; the last tried: %s",
@@ -578,7 +599,8 @@ static int measure(struct launcher *l, struct sk_error *err)
     message.u.level.landlock_abi = (uint32_t)code_landlock_abi();
     message.u.level.cgroup_version = (uint32_t)l->cgroup.version;
     SK_LOG_INFO("isolation measured", SK_F("level", code_level_name(l->level)),
-                SK_FI("landlock", message.u.level.landlock_abi), SK_FI("cgroup", message.u.level.cgroup_version));
+                SK_FI("landlock", message.u.level.landlock_abi), SK_FI("cgroup", message.u.level.cgroup_version),
+                SK_FB("userNamespace", message.u.level.user_namespace != 0));
     if (!code_send(l->host, &message, NULL, 0))
         return sk_fail(err, SK_ERR_INTERNAL, "the host does not listen: %s", strerror(errno));
     return 0;
@@ -647,7 +669,7 @@ static int begin(struct launcher *l, struct sk_error *err)
     snprintf(tag, sizeof(tag), "%d", (int)getpid());
     if (!l->config->no_cgroup)
         code_cgroup_prepare(&l->cgroup, tag);
-    return measure(l, err);
+    return measure(l, uid - l->config->uid_base, err);
 }
 
 /* Kills every template and tree and waits for all of them: nothing of ours is left when we return. */

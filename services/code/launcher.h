@@ -33,6 +33,7 @@ struct code_launcher_config {
     const char *run_dir;     /* an existing folder where an empty one can be made */
     bool allow_unsafe;       /* level shared-uid may serve (SANDBOX_ALLOW_UNSAFE) */
     bool no_cgroup;          /* do not even look */
+    bool no_userns;          /* never enter a user namespace */
     enum code_level highest; /* do not try above this; NONE = FULL (tests) */
     int64_t template_interval_ms, retire_ms; /* 0 = default */
 };

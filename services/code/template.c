@@ -10,7 +10,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -65,7 +63,7 @@ static int keep_descriptor(struct template *t, int fd)
     char link[64], target[CODE_PATH_MAX];
     ssize_t n;
 
-    if (fd < 3 || fd == t->launcher || fd == t->children || fd == t->own_pid_namespace || keep == NULL)
+    if (fd < 3 || fd == t->launcher || keep == NULL)
         return 0;
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     n = readlink(link, target, sizeof(target) - 1);
@@ -98,49 +96,46 @@ static int load(struct template *t, const char *const *modules, struct sk_error 
     return code_filter_build(t->walls.kind, &t->walls.filter, err);
 }
 
-/* The zygote becomes the first process of a new pid namespace: this process's next child alone goes there. fork() and
- * not clone(CLONE_NEWPID), so that libc's locks and thread id are right in the child. */
-static pid_t fork_zygote(struct template *t)
+/* In a process of its own between template and zygote: only the next child of one that has unshared its pid namespace
+ * goes there, and the way back is barred in a user namespace. The zygote comes to the launcher when this ends. fork()
+ * and not clone(CLONE_NEWPID), so that libc's locks and thread id are right in the child. */
+static _Noreturn void fork_zygote(struct template *t, struct code_message *answer, int fds[CODE_FDS_MAX])
 {
-    bool namespace = t->walls.level == CODE_LEVEL_FULL;
-    pid_t pid;
-    int error;
+    int pidfd = -1;
+    pid_t pid = -1;
 
-    if (namespace && unshare(CLONE_NEWPID) != 0)
-        return -1;
-    pid = fork();
-    error = errno;
-    if (pid != 0 && namespace && setns(t->own_pid_namespace, CLONE_NEWPID) != 0)
-        _exit(EXIT_FAILURE); /* the next zygote could not be forked: the launcher makes another template */
-    errno = error;
-    return pid;
+    if (t->walls.level != CODE_LEVEL_FULL || unshare(CLONE_NEWPID) == 0)
+        pid = fork();
+    if (pid == 0)
+        code_zygote_run(&t->walls, fds[0], fds[1]);
+    if (pid > 0)
+        pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* our child and not reaped: surely this process */
+    answer->u.spawned.error = pidfd < 0 ? errno : 0;
+    if (!code_send(t->launcher, answer, &pidfd, pidfd >= 0 ? 1 : 0) || pidfd < 0) {
+        if (pid > 0)
+            kill(pid, SIGKILL); /* nobody would watch it */
+    }
+    _exit(EXIT_SUCCESS);
 }
 
 static void spawn(struct template *t, const struct code_message *message, int fds[CODE_FDS_MAX])
 {
     struct code_message answer = {.kind = CODE_MSG_SPAWNED};
-    int pidfd = -1;
     pid_t pid;
 
     t->walls.uid_base = message->u.spawn.uid_base;
     t->walls.slots = message->u.spawn.slots;
     answer.u.spawned.zygote = message->u.spawn.zygote;
-    pid = fork_zygote(t);
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, 0, 0, 0, 0); /* it outlives its template */
-        code_zygote_run(&t->walls, fds[0], fds[1]);
+    pid = fork();
+    if (pid == 0)
+        fork_zygote(t, &answer, fds);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
     }
     if (pid > 0)
-        pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* not reaped before the next turn: surely this process */
-    if (pidfd < 0) {
-        answer.u.spawned.error = errno;
-        if (pid > 0)
-            kill(pid, SIGKILL);
-    }
-    if (!code_send(t->launcher, &answer, &pidfd, pidfd >= 0 ? 1 : 0) && pid > 0)
-        kill(pid, SIGKILL); /* nobody would watch it */
-    if (pidfd >= 0)
-        close(pidfd);
+        return;
+    answer.u.spawned.error = errno;
+    if (!code_send(t->launcher, &answer, NULL, 0))
+        _exit(EXIT_FAILURE);
 }
 
 static void setup(struct template *t, const struct code_message *message, const char *const *modules)
@@ -187,33 +182,18 @@ static bool read_launcher(struct template *t, const char *const *modules)
 int code_template_run(const struct code_kind *kind, int launcher, const char *const *modules)
 {
     struct template *t = calloc(1, sizeof(*t));
-    sigset_t children;
+    struct pollfd polled = {.fd = launcher, .events = POLLIN};
 
     if (t == NULL)
         return EXIT_FAILURE;
     t->walls.kind = kind;
     t->launcher = launcher;
-    sigemptyset(&children);
-    sigaddset(&children, SIGCHLD);
-    sigprocmask(SIG_SETMASK, &children, NULL);
-    t->children = signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK);
-    t->own_pid_namespace = open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC);
-    if (t->children < 0 || t->own_pid_namespace < 0)
-        goto out;
-    for (;;) {
-        struct pollfd polled[2] = {{.fd = launcher, .events = POLLIN}, {.fd = t->children, .events = POLLIN}};
-        struct signalfd_siginfo info;
-
-        if (poll(polled, 2, -1) < 0 && errno != EINTR)
+    prctl(PR_SET_NAME, "sk-template");
+    do {
+        polled.revents = 0;
+        if (poll(&polled, 1, -1) < 0 && errno != EINTR)
             break;
-        while (read(t->children, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        }
-        while (waitpid(-1, NULL, WNOHANG) > 0) {
-        }
-        if (polled[0].revents != 0 && !read_launcher(t, modules))
-            break;
-    }
-out:
+    } while (polled.revents == 0 || read_launcher(t, modules));
     code_filter_free(&t->walls.filter);
     free(t);
     return EXIT_SUCCESS;

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -397,6 +398,7 @@ _Noreturn void code_zygote_run(struct code_walls *walls, int host, int lifeline)
     struct code_message hello = {.kind = CODE_MSG_HELLO};
     struct sk_error err;
 
+    prctl(PR_SET_NAME, "sk-zygote");
     memset(z, 0, sizeof(*z));
     z->walls = walls;
     z->host = host;

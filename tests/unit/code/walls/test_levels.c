@@ -50,6 +50,37 @@ START_TEST(test_container)
 }
 END_TEST
 
+/* Root in an ordinary container: `container`; where user namespaces are allowed, `full`. */
+START_TEST(test_without_admin)
+{
+    struct tree_options options = {.drop_admin = true, .no_userns = true, .highest = CODE_LEVEL_FULL};
+    static struct tree_outcome out;
+    int status;
+    struct tree t;
+
+    if (geteuid() != 0) {
+        fprintf(stderr, "SKIPPED: needs root\n");
+        return;
+    }
+    ck_assert_int_eq(tree_start_launcher(&t, &options, &status), 0);
+    ck_assert_int_eq((int)t.level.u.level.level, CODE_LEVEL_CONTAINER);
+    tree_next_zygote(&t);
+    tree_run(&t, "read /etc/passwd\nsocket", NULL, &out);
+    ck_assert_str_eq(out.text, "open: ENOENT\nsocket: EPERM\n");
+    tree_end(&t);
+    options.no_userns = false;
+    if (!tree_start(&t, &options)) /* skips where they are not allowed */
+        return;
+    ck_assert_uint_eq(t.level.u.level.user_namespace, 1);
+    for (int i = 0; i < 3; i++) {
+        tree_run(&t, "pid\nread /etc/passwd\nread /etc/debian_version\nwrite /tmp/x\nsocket\nfork", NULL, &out);
+        ck_assert_int_eq(strncmp(out.text, "pid: ", 5), 0);
+        ck_assert_str_eq(strchr(out.text, '\n') + 1, "open: ENOENT\nopen: ok\nopen: ok\nsocket: EPERM\nfork: EPERM\n");
+    }
+    tree_end(&t);
+}
+END_TEST
+
 START_TEST(test_shared_uid_only_when_allowed)
 {
     struct tree_options options = {.highest = CODE_LEVEL_SHARED_UID};
@@ -103,4 +134,5 @@ START_TEST(test_selftest_notices)
 }
 END_TEST
 
-SK_CHECK_MAIN("code levels", test_full, test_container, test_shared_uid_only_when_allowed, test_selftest_notices)
+SK_CHECK_MAIN("code levels", test_full, test_container, test_without_admin, test_shared_uid_only_when_allowed,
+              test_selftest_notices)

@@ -186,6 +186,7 @@ static void do_foreign(const char *which)
 
 static void do_end(const char *how, long number)
 {
+    signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would make an exit of it */
     if (strcmp(how, "exit") == 0)
         _exit((int)number);
     if (strcmp(how, "abort") == 0)

@@ -12,13 +12,16 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +40,21 @@ static const char *template_program(const char *name)
     return program_path;
 }
 
+/* As a container runtime starts things by default: root, but not that. */
+static void drop_admin(void)
+{
+    struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2];
+
+    if (prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0) != 0 || syscall(SYS_capget, &head, data) != 0)
+        _exit(9);
+    data[0].permitted &= ~(1u << CAP_SYS_ADMIN);
+    data[0].effective = data[0].permitted;
+    data[0].inheritable = 0;
+    if (syscall(SYS_capset, &head, data) != 0 || unshare(CLONE_NEWNS) == 0)
+        _exit(9);
+}
+
 static void run_launcher(const struct tree_options *options, int host)
 {
     struct code_language language = {.program = template_program(options->program),
@@ -50,11 +68,16 @@ static void run_launcher(const struct tree_options *options, int host)
                                           .run_dir = "/tmp",
                                           .allow_unsafe = options->allow_unsafe,
                                           .no_cgroup = options->no_cgroup,
+                                          .no_userns = options->no_userns,
                                           .highest = options->highest,
                                           .template_interval_ms = options->template_interval_ms,
                                           .retire_ms = options->retire_ms};
     struct sk_error err;
-    int rc = code_launcher_run(&config, host, &err);
+    int rc;
+
+    if (options->drop_admin)
+        drop_admin();
+    rc = code_launcher_run(&config, host, &err);
 
     if (rc != 0)
         fprintf(stderr, "launcher: %s\n", err.message);

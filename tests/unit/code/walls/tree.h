@@ -14,7 +14,8 @@ struct tree_options {
     const char *const *modules, *const *environment;
     uint32_t slots; /* 0 = 4 */
     enum code_level highest;
-    bool allow_unsafe, no_cgroup;
+    bool allow_unsafe, no_cgroup, no_userns;
+    bool drop_admin; /* the launcher runs without CAP_SYS_ADMIN, as in an ordinary container */
     int64_t template_interval_ms, retire_ms;
 };
 
