@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/time.h>
 
+#define NESTING_PROBE (16 << 20)
+
 bool python_timer_init(PyObject *handler)
 {
     PyObject *module = PyImport_ImportModule("_signal"), *old;
@@ -81,6 +83,19 @@ static int needs_rules(PyObject *source, bool strict)
     return found;
 }
 
+/* The parser calls its own limit of nesting a lack of memory; a real one still shows a moment later. */
+static void tell_nesting(void)
+{
+    void *probe;
+
+    if (!PyErr_ExceptionMatches(PyExc_MemoryError))
+        return;
+    probe = malloc(NESTING_PROBE);
+    if (probe != NULL)
+        PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded during compilation");
+    free(probe);
+}
+
 /* The code object of a source, after the rules: a new reference. */
 static PyObject *compile(const char *code, size_t length, bool strict)
 {
@@ -106,6 +121,8 @@ static PyObject *compile(const char *code, size_t length, bool strict)
                                        python_state.filename);
     else
         result = Py_CompileStringObject(code, python_state.filename, Py_file_input, &flags, -1);
+    if (result == NULL)
+        tell_nesting();
     Py_DECREF(source);
     return result;
 }

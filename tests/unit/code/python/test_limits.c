@@ -72,6 +72,7 @@ START_TEST(test_timeout)
 }
 END_TEST
 
+#ifndef __SANITIZE_ADDRESS__
 static void limit_memory(void)
 {
     struct rlimit limit = {.rlim_cur = 0};
@@ -86,8 +87,11 @@ static void limit_memory(void)
         _exit(9);
 }
 
+#endif
+
 START_TEST(test_memory)
 {
+#ifndef __SANITIZE_ADDRESS__ /* which reserves more address space than any limit */
     static const char *const codes[] = {
         "print('before')\ndef main(): return len('x' * (1 << 30))\n",
         "print('before')\ndef main():\n    return [bytearray(10 << 20) for i in range(40)]\n",
@@ -117,6 +121,7 @@ START_TEST(test_memory)
     task = task_of("def main(): return len(bytearray(10 << 20))\n", NULL);
     outcome = check_one(&task, NULL, limit_memory, "{\"ok\":true,\"value\":10485760}");
     outcome_free(&outcome);
+#endif
 }
 END_TEST
 
@@ -235,6 +240,48 @@ START_TEST(test_one_frame)
     task.code_length = 25;
     outcome = check_one(&task, NULL, NULL, "{\"ok\":false,\"type\":\"ValueError\"}");
     outcome_free(&outcome);
+}
+END_TEST
+
+/* Code that nests or repeats beyond what the compiler takes is an error, not a crash. */
+START_TEST(test_nested_code)
+{
+    static const struct {
+        const char *before, *open, *middle, *close, *after, *type;
+        int count;
+    } shapes[] = {
+        {"def main(): return ", "[", "", "]", "\n", "SyntaxError", 100000},
+        {"def main(): return ", "-", "1", "", "\n", "RecursionError", 100000},
+        {"def main(): return ", "not ", "1", "", " # __\n", "RecursionError", 100000},
+        {"def main(): return 1", "+1", "", "", "\n", "RecursionError", 100000},
+        {"def main(): return x", ".a", "", "", "\n", "RecursionError", 100000},
+        {"def main(): return x", "()", "", "", " # __\n", "RecursionError", 100000},
+        {"def main(): return ", "f(", "", ")", "\n", "SyntaxError", 100000},
+        {"x = '", "\\", "", "", "", "SyntaxError", 100001},
+    };
+
+    for (size_t i = 0; i < LENGTH(shapes); i++) {
+        size_t room = 400 + (size_t)shapes[i].count * (strlen(shapes[i].open) + strlen(shapes[i].close));
+        char *code = malloc(room), want[128], *at;
+        struct code_task task;
+        struct outcome outcome;
+
+        ck_assert_ptr_nonnull(code);
+        at = stpcpy(code, shapes[i].before);
+        for (int n = 0; n < shapes[i].count; n++)
+            at = stpcpy(at, shapes[i].open);
+        at = stpcpy(at, shapes[i].middle);
+        for (int n = 0; n < shapes[i].count; n++)
+            at = stpcpy(at, shapes[i].close);
+        (void)stpcpy(at, shapes[i].after);
+        (void)snprintf(want, sizeof(want), "{\"ok\":false,\"code\":\"error\",\"type\":\"%s\"}", shapes[i].type);
+        task = task_of(code, NULL);
+        outcome = run_task(&code_runtime_python, &task, NULL, NULL);
+        at = difference(&outcome, want);
+        ck_assert_msg(at == NULL, "shape %zu: %s", i, at);
+        outcome_free(&outcome);
+        free(code);
+    }
 }
 END_TEST
 
@@ -457,5 +504,5 @@ START_TEST(test_one_thread)
 END_TEST
 
 PYTHON_CHECK_MAIN("code python limits", &code_runtime_python, test_timeout, test_memory, test_output, test_log,
-                  test_one_frame, test_requests, test_seed, test_next_task, test_faults, test_no_executable_mapping,
-                  test_one_thread)
+                  test_one_frame, test_nested_code, test_requests, test_seed, test_next_task, test_faults,
+                  test_no_executable_mapping, test_one_thread)
