@@ -49,8 +49,9 @@ struct code_runtime {
      * and touches the kernel only as a task may. `modules` = names that `require`/`import` may be given, NULL-terminated.
      * Errors: internal, with what could not be loaded. */
     int (*prepare)(const char *const *modules, struct sk_error *err);
-    /* In the child, once: runs the task, writes one result frame and returns. Blocks for at most timeout_ms and a little.
-     * The caller exits at once; nothing is cleaned up. Never writes to any other descriptor.
+    /* In the child, once: runs the task, writes one result frame and returns, or ends the process with 0 itself. Blocks
+     * for at most timeout_ms and a little. The caller exits at once; nothing is cleaned up. Never writes to any other
+     * descriptor.
      *   {"ok":true,"value":<any>,"log":"…"}
      *   {"ok":false,"code":"error|timeout|memory|output","message":"…","type":"TypeError","line":3,"traceback":"…","log":"…"}
      *   {"move":"numpy"}     only of lean Python: run it again in full, nothing was sent to the broker */
