@@ -8,6 +8,27 @@ import { join } from "node:path";
 
 const [, , bundlePath, noticesPath] = process.argv;
 
+// moment loads each locale from its file when it is asked for it, as in node: here from functions that were not called yet.
+const momentLocales = {
+    name: "moment-locales",
+    setup(builder) {
+        builder.onResolve({ filter: /^moment-locales$/ }, (args) => ({ path: args.path, namespace: "generated" }));
+        builder.onLoad({ filter: /.*/, namespace: "generated" }, () => {
+            const names = readdirSync("node_modules/moment/locale").map((file) => file.replace(/\.js$/, ""));
+            const entries = names.map((name) => `${JSON.stringify(name)}: () => require("moment/locale/${name}.js")`);
+
+            return { contents: `export const locales = { __proto__: null, ${entries.join(", ")} };`, resolveDir: process.cwd() };
+        });
+        builder.onLoad({ filter: /node_modules.moment.moment\.js$/ }, (args) => {
+            const text = readFileSync(args.path, "utf8");
+            const patched = text.replace("aliasedRequire = require;", "aliasedRequire = sandkeepMomentLocale;");
+
+            if (patched === text) throw new Error("moment loads its locales in another way");
+            return { contents: patched, loader: "js" };
+        });
+    },
+};
+
 // The script is one function expression: C calls it with the native functions, and gets the entry points back.
 const result = await build({
     entryPoints: ["src/main.js"],
@@ -20,6 +41,7 @@ const result = await build({
     minifyWhitespace: true,
     legalComments: "none", // their texts are in the notices
     loader: { ".task.js": "text" },
+    plugins: [momentLocales],
     inject: ["src/inject.js"],
     define: { "Object.setPrototypeOf": "sandkeepSetPrototypeOf", global: "globalThis", "process.env.NODE_ENV": '"production"' },
     banner: { js: "(function(host){\"use strict\";" },
@@ -28,7 +50,9 @@ const result = await build({
     write: false,
     logLevel: "warning",
 });
-writeFileSync(bundlePath, result.outputFiles[0].contents);
+// What esbuild leaves beyond ASCII stands in regular expressions, where an escape means the same; the engine takes ASCII
+// from where it is embedded, without a copy.
+writeFileSync(bundlePath, result.outputFiles[0].text.replace(/[^\x00-\x7f]/g, (unit) => "\\u" + unit.charCodeAt(0).toString(16).padStart(4, "0")));
 
 const used = new Set();
 for (const [name, input] of Object.entries(Object.values(result.metafile.outputs)[0].inputs)) {

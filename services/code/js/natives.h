@@ -18,6 +18,11 @@
 void JSGlobalContextSetUnhandledRejectionCallback(JSGlobalContextRef context, JSObjectRef function,
                                                   JSValueRef *exception);
 void JSGlobalContextSetEvalEnabled(JSGlobalContextRef context, bool enabled, JSStringRef message);
+typedef struct OpaqueJSScript *JSScriptRef;
+JSScriptRef JSScriptCreateReferencingImmortalASCIIText(JSContextGroupRef group, JSStringRef url, int line,
+                                                       const char *source, size_t length, JSStringRef *error_message,
+                                                       int *error_line);
+JSValueRef JSScriptEvaluate(JSContextRef context, JSScriptRef script, JSValueRef self, JSValueRef *exception);
 void JSSynchronousGarbageCollectForDebugging(JSContextRef context);
 
 /* An object with all native functions. */

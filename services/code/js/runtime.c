@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <malloc.h>
 #include <math.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -211,25 +212,28 @@ static JSObjectRef entry_point(JSObjectRef entry, const char *name)
     return JSValueToObject(js.context, value, NULL);
 }
 
-/* The script, called with the native functions: an object of its entry points. */
+/* The script, called with the native functions: an object of its entry points. The engine reads its text where it is
+ * embedded: no copy, and none that children share. */
 static JSObjectRef load_script(struct sk_error *err)
 {
     JSStringRef file = JSStringCreateWithUTF8CString(CODE_JS_RUNTIME_FILE);
-    JSStringRef script = JSStringCreateWithUTF8CString(code_js_bundle);
-    JSValueRef exception = NULL, host, entry = NULL;
-    JSValueRef function = JSEvaluateScript(js.context, script, NULL, file, 1, &exception);
-    char why[256];
+    JSScriptRef script = JSScriptCreateReferencingImmortalASCIIText(JSContextGetGroup(js.context), file, 1,
+                                                                    code_js_bundle, strlen(code_js_bundle), NULL, NULL);
+    JSValueRef exception = NULL, host, function = NULL, entry = NULL;
+    char why[256] = "not a script";
 
-    JSStringRelease(script);
     JSStringRelease(file);
-    if (exception == NULL) {
+    if (script != NULL)
+        function = JSScriptEvaluate(js.context, script, NULL, &exception);
+    if (function != NULL && exception == NULL) {
         host = code_natives_make(js.context);
         entry =
             JSObjectCallAsFunction(js.context, JSValueToObject(js.context, function, NULL), NULL, 1, &host, &exception);
     }
     if (exception == NULL && entry != NULL)
         return JSValueToObject(js.context, entry, NULL);
-    exception_text(exception, why, sizeof(why));
+    if (exception != NULL)
+        exception_text(exception, why, sizeof(why));
     (void)sk_fail(err, SK_ERR_INTERNAL, "the embedded script cannot be loaded: %s", why);
     return NULL;
 }
@@ -330,13 +334,12 @@ static int js_prepare(const char *const *modules, struct sk_error *err)
         return sk_fail(err, SK_ERR_INTERNAL, "the JavaScript engine does not start");
     if (load(modules, err) != 0)
         return -1;
-    /* What was only needed for loading goes in between: a collection leaves the heap unswept, and a child would copy
-     * every page that it sweeps. */
-    if (!rehearse(1))
-        return sk_fail(err, SK_ERR_INTERNAL, "a first JavaScript task failed");
+    /* What was only needed for loading goes before the first task: a collection leaves the heap unswept, and a child
+     * would copy every page that it sweeps. */
     JSSynchronousGarbageCollectForDebugging(js.context);
     if (!rehearse(REHEARSALS))
-        return sk_fail(err, SK_ERR_INTERNAL, "a JavaScript task failed");
+        return sk_fail(err, SK_ERR_INTERNAL, "a first JavaScript task failed");
+    (void)malloc_trim(0);
     threads = thread_count();
     if (threads != 1)
         return sk_fail(err, SK_ERR_INTERNAL, "the JavaScript engine has %d threads, not one", threads);

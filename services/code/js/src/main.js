@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry of the script that the JavaScript sandbox embeds: `host` (the native functions, natives.c) comes from outside, the
 // exports are what the native side calls. The imports run in this order: the guard first, the modules last.
-import { defineProperty, ErrorOf, give, indexOf, jsonParse, RangeErrorOf, isPrototypeOf, SyntaxErrorOf } from "./primordials.js";
+import { defineProperty, ErrorOf, give, indexOf, jsonParse, RangeErrorOf, isPrototypeOf, slice, SyntaxErrorOf } from "./primordials.js";
 import { hide, strictPrototypes } from "./guard.js";
 import { encode, TOO_LARGE } from "./encode.js";
 import { briefly, describe, USER_FILE } from "./errors.js";
@@ -17,31 +17,41 @@ import rehearsalCode from "./rehearsal.task.js";
 export { allow, answer, disconnect, fire, hide };
 
 const RangeErrorPrototype = RangeErrorOf.prototype;
-let importFound = false;
+let importAt = -1;
 const Finder = Parser.extend((Base) => class extends Base {
     parseDynamicImport(...args) {
-        importFound = true;
+        importAt = this.start;
         return super.parseDynamicImport(...args);
     }
 });
-
-// Only code in which the word stands is parsed for it. What this parser cannot read is left to the engine: it refuses a
-// syntax error in its own words, and an import() that is reached all the same.
-function refuseImport(code) {
-    importFound = false;
-    try {
-        Finder.parse(code, { ecmaVersion: "latest", allowReturnOutsideFunction: true });
-    } catch {
-        return;
-    }
-    if (importFound) throw new ErrorOf("Dynamic import() is not allowed in sandbox. Use require() instead.");
-}
 
 function lineCount(code) {
     let lines = 1;
 
     for (let at = indexOf(code, "\n"); at >= 0; at = indexOf(code, "\n", at + 1)) lines++;
     return lines;
+}
+
+// An error that is about a line of the code though none of the code ran.
+function place(error, line) {
+    defineProperty(error, "line", { value: line });
+    defineProperty(error, "sourceURL", { value: USER_FILE });
+    return error;
+}
+
+// Only code in which the word stands is parsed for it. What this parser cannot read is left to the engine: it refuses a
+// syntax error in its own words, and an import() that is reached all the same.
+function refuseImport(code) {
+    importAt = -1;
+    try {
+        Finder.parse(code, { ecmaVersion: "latest", allowReturnOutsideFunction: true });
+    } catch {
+        return;
+    }
+    if (importAt < 0) return;
+    const refusal = new ErrorOf("Dynamic import() is not allowed in sandbox. Use require() instead.");
+
+    throw place(refusal, lineCount(slice(code, 0, importAt)));
 }
 
 // What the engine finds behind the end of the code is about what we put there: said in words about the code instead.
@@ -54,9 +64,7 @@ function compile(code) {
         if (!(error.line > last)) throw error;
         const told = new SyntaxErrorOf("Unexpected end of the code: there is a bracket too many or too few");
 
-        defineProperty(told, "line", { value: last });
-        defineProperty(told, "sourceURL", { value: USER_FILE });
-        throw told;
+        throw place(told, last);
     }
 }
 

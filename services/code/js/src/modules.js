@@ -4,7 +4,7 @@ import * as bufferModule from "buffer/";
 import crypto_js from "crypto-js";
 import dayjs from "dayjs";
 import lodash from "lodash";
-import moment from "moment/min/moment-with-locales.js";
+import moment from "moment";
 import qs from "qs";
 import querystring from "querystring/";
 import urlModule from "url/";

@@ -117,6 +117,8 @@ const struct js_case cases_guard[] = {
     IMPORT("`${import('fs')}`"),
     IMPORT("(() => import('fs'))"),
     IMPORT("import ( 'fs' )"),
+    {"line of import()", "// first\nfunction main() {\n  const a = 1;\n  return import(\n'fs') }", NULL,
+     .message = NO_IMPORT, .line = 4, .traceback = "Error: " NO_IMPORT "\n    at code.js:4"},
     {"import() that is not reached", "function main() { if (0) import('fs'); return 1 }", NULL, .message = NO_IMPORT},
     NO_IMPORT_IN("const text = \"import('fs')\"; function main() { return text.length }", "12"),
     NO_IMPORT_IN("const text = `import('fs')`; function main() { return text.length }", "12"),

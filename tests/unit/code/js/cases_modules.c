@@ -42,9 +42,13 @@ const struct js_case cases_modules[] = {
         "[\"2024/01/02\",\"02-29\"]"),
     RUN("moment",
         "(() => { const m = require('moment'); return [m.utc(0).format('YYYY-MM-DD HH:mm'), m('2024-02-30').isValid(), "
-        "m.utc(0).locale('zh-cn').format('dddd'), m.locales().length > 100, m.locale(), m.utc(0) instanceof m, "
+        "m.utc(0).locale('zh-cn').format('dddd'), m.locales().sort().join(), m.locale(), m.utc(0) instanceof m, "
         "m.duration(90, 'minutes').humanize()] })()",
-        "[\"1970-01-01 00:00\",false,\"\\u661f\\u671f\\u56db\",true,\"en\",true,\"2 hours\"]"),
+        "[\"1970-01-01 00:00\",false,\"\\u661f\\u671f\\u56db\",\"en,zh-cn\",\"en\",true,\"2 hours\"]"),
+    RUN("moment locales",
+        "[require('moment').locale('de'), require('moment').utc(0).format('LLLL'), require('moment').locale('none'), "
+        "require('moment').locale('../../x'), require('moment').locale('__proto__')]",
+        "[\"de\",\"Donnerstag, 1. Januar 1970 00:00\",\"de\",\"de\",\"de\"]"),
     RUN("url.parse",
         "(() => { const u = require('url').parse('http://u:p@h:8/p/a?x=1&x=2#f', true); return [u.hostname, u.port, "
         "u.pathname, u.query.x, u.hash, require('url').format({ protocol: 'http', host: 'a.b', pathname: '/c' }), "
