@@ -327,6 +327,9 @@ static int js_prepare(const char *const *modules, struct sk_error *err)
 
     if (!code_js_environment_set())
         return sk_fail(err, SK_ERR_INTERNAL, "the environment of the JavaScript engine was not set before the start");
+    /* Without it a child would look for the machine's zone in files. */
+    if (setenv("TZ", "UTC", 0) != 0)
+        return sk_fail(err, SK_ERR_INTERNAL, "the time zone cannot be set");
     stop_scavenger();
     warm_digests();
     js.context = JSGlobalContextCreate(NULL);
