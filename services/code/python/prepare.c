@@ -64,16 +64,21 @@ static int set_environment(struct sk_error *err)
 
 static int start(struct sk_error *err)
 {
+    PyPreConfig before;
     PyConfig config;
     PyStatus status;
 
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1; /* names of files and texts, whatever the locale */
     PyConfig_InitIsolatedConfig(&config);
     config.site_import = 0;
     config.write_bytecode = 0;
     config.install_signal_handlers = 0;
     config.parse_argv = 0;
     config.pathconfig_warnings = 0;
-    status = PyConfig_SetBytesString(&config, &config.program_name, CODE_PYTHON_PREFIX "/bin/python3");
+    status = Py_PreInitialize(&before);
+    if (!PyStatus_Exception(status))
+        status = PyConfig_SetBytesString(&config, &config.program_name, CODE_PYTHON_PREFIX "/bin/python3");
     if (!PyStatus_Exception(status) && PySys_AddAuditHook(python_audit, NULL) != 0)
         status = PyStatus_Error("audit hook");
     if (!PyStatus_Exception(status))

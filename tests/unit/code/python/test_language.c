@@ -97,6 +97,10 @@ START_TEST(test_globals_and_helpers)
         {"def main():\n    return variables\n",
          "  {\"n\":{\"a\":[1,{\"b\":null}]},\"q\":\"\\\"\\\\\\n\\u0000\",\"f\":0.1}",
          "{\"value\":{\"n\":{\"a\":[1,{\"b\":null}]},\"q\":\"\\\"\\\\\\n\\u0000\",\"f\":0.1}}"},
+        {"import io, logging\ndef main():\n    with open('\xe4\xb8\xad.txt', 'w') as f: f.write('\xe4\xb8\xad')\n"
+         "    with io.open(task_tmpdir + '/\xe4\xb8\xad.txt') as f: return [f.read(), "
+         "logging.sys.getfilesystemencoding()]\n",
+         NULL, "{\"value\":[\"\xe4\xb8\xad\",\"utf-8\"]}"},
         {"def main():\n    with open(task_tmpdir + '/a.txt', 'w') as f: f.write('h\xc3\xa9')\n    with open('a.txt') "
          "as f: return "
          "f.read()\n",
