@@ -16,11 +16,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#define MOUNT  "/sys/fs/cgroup"
-#define PREFIX "sandkeep-code-"
-/* The group sees the kernel's own memory for the task too; the budget is the task's. It shall strike after the rlimits:
- * an engine turns their ENOMEM into an error of the user's code, a group only kills. */
-#define KERNEL_SHARE  (16ll << 20)
+#define MOUNT         "/sys/fs/cgroup"
+#define PREFIX        "sandkeep-code-"
 #define PROCESSES_MAX "4"
 
 static bool put(const char *dir, const char *file, const char *text)
@@ -237,7 +234,7 @@ bool code_cgroup_slot_limit(int version, struct code_cgroup_slot *slot, int64_t 
 
     if (slot->limit < 0)
         return true;
-    length = (size_t)snprintf(text, sizeof(text), "%lld", (long long)(bytes + KERNEL_SHARE));
+    length = (size_t)snprintf(text, sizeof(text), "%lld", (long long)bytes);
     /* v1: the limit of memory with swap can be neither below that of memory nor above when it is to be met: it is
      * lifted, both are set, in the order that is always allowed. */
     if (version == 1 && slot->swap >= 0 && pwrite(slot->swap, "-1", 2, 0) < 0)

@@ -17,7 +17,7 @@ struct code_kind {
     /* Ends of the names of descriptors that prepare() leaves open and tasks keep ("/statm"); all others are closed. */
     const char *const *keep;
     bool tmp;           /* tasks get a writable /tmp of their own */
-    bool address_space; /* RLIMIT_AS as well as RLIMIT_DATA */
+    bool address_space; /* RLIMIT_AS is as narrow as RLIMIT_DATA; else it has 4 GiB more */
     bool unfiltered;    /* the self-test's alone: what holds without the filter? Never in a language. */
 };
 

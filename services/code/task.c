@@ -90,18 +90,20 @@ static bool processor(int64_t cpu_ms)
 static bool limits(const struct code_walls *walls, const struct code_task_start *start)
 {
     struct stat input;
+    int64_t address_space;
     bool tmp = code_walls_have_tmp(walls);
 
     if (fstat(start->input, &input) != 0)
         return false;
-    if (walls->kind->address_space &&
-        !limit(RLIMIT_AS, start->base_address_bytes + start->memory_bytes + input.st_size))
-        return false;
-    return limit(RLIMIT_DATA, start->base_data_bytes + start->memory_bytes) && limit(RLIMIT_STACK, CODE_STACK_BYTES) &&
-           processor(start->cpu_ms) && limit(RLIMIT_NOFILE, CODE_OPEN_FILES_MAX) &&
-           limit(RLIMIT_FSIZE, tmp ? start->tmp_bytes : 0) && limit(RLIMIT_CORE, 0) && limit(RLIMIT_MEMLOCK, 0) &&
-           limit(RLIMIT_MSGQUEUE, 0) && limit(RLIMIT_NICE, 0) && limit(RLIMIT_RTPRIO, 0) &&
-           limit(RLIMIT_SIGPENDING, 64) && (walls->level == CODE_LEVEL_SHARED_UID || limit(RLIMIT_NPROC, 1));
+    address_space = start->base_address_bytes + start->memory_bytes + input.st_size;
+    if (!walls->kind->address_space)
+        address_space += CODE_ADDRESS_SLACK;
+    return limit(RLIMIT_AS, address_space) && limit(RLIMIT_DATA, start->base_data_bytes + start->memory_bytes) &&
+           limit(RLIMIT_STACK, CODE_STACK_BYTES) && processor(start->cpu_ms) &&
+           limit(RLIMIT_NOFILE, CODE_OPEN_FILES_MAX) && limit(RLIMIT_FSIZE, tmp ? start->tmp_bytes : 0) &&
+           limit(RLIMIT_CORE, 0) && limit(RLIMIT_MEMLOCK, 0) && limit(RLIMIT_MSGQUEUE, 0) && limit(RLIMIT_NICE, 0) &&
+           limit(RLIMIT_RTPRIO, 0) && limit(RLIMIT_SIGPENDING, 64) &&
+           (walls->level == CODE_LEVEL_SHARED_UID || limit(RLIMIT_NPROC, 1));
 }
 
 static bool identity(const struct code_walls *walls, const struct code_task_start *start)

@@ -12,8 +12,11 @@
 #define CODE_TMP_DIR        "/tmp"
 #define CODE_TMP_INODES     1024
 #define CODE_OPEN_FILES_MAX 64
-#define CODE_STACK_BYTES    (8l << 20)
-#define CODE_EXIT_WALLS     97 /* for people who look; the zygote looks at the stage */
+/* Address space beyond the budget where a kind does not bound it itself: engines reserve, and page tables are memory
+ * too. */
+#define CODE_ADDRESS_SLACK ((int64_t)4 << 30)
+#define CODE_STACK_BYTES   (8l << 20)
+#define CODE_EXIT_WALLS    97 /* for people who look; the zygote looks at the stage */
 
 /* How far a child has come. One that ends before RUNNING has not seen a byte of the tenant's code. */
 enum code_stage {

@@ -114,13 +114,26 @@ static bool show(const char *source)
     return mount(source, target, NULL, MS_BIND, NULL) == 0 && mount(NULL, target, NULL, BIND_FLAGS, NULL) == 0;
 }
 
+/* A /proc of our pid namespace that only its descriptor leads to. Where the kernel does not allow it, do without. */
+static int open_proc(const char *place)
+{
+    int fd;
+
+    if (mount("proc", place, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0)
+        return -1;
+    fd = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    umount2(place, MNT_DETACH);
+    return fd;
+}
+
 /* A tmpfs of our own with what the kind may read, and nothing else in it: no /proc, no /dev, no host. */
-static int pivot(const struct code_walls *walls, struct sk_error *err)
+static int pivot(struct code_walls *walls, struct sk_error *err)
 {
     const char *const *readable = walls->kind->readable;
 
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         return sk_fail(err, SK_ERR_INTERNAL, "cannot make mounts private: %s", strerror(errno));
+    walls->proc_fd = open_proc(walls->root);
     if (mount("tmpfs", walls->root, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=1m,nr_inodes=4096,mode=0755") !=
             0 ||
         chdir(walls->root) != 0)
@@ -169,6 +182,7 @@ static int drop_capabilities(const struct code_walls *walls, struct sk_error *er
 
 int code_walls_zygote(struct code_walls *walls, struct sk_error *err)
 {
+    walls->proc_fd = -1;
     walls->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     walls->statm_fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (walls->null_fd < 0 || walls->statm_fd < 0)
@@ -183,6 +197,7 @@ int code_walls_zygote(struct code_walls *walls, struct sk_error *err)
         if (pivot(walls, err) != 0)
             return -1;
     } else if (walls->level == CODE_LEVEL_CONTAINER) {
+        walls->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (chroot(walls->root) != 0 || chdir("/") != 0)
             return sk_fail(err, SK_ERR_INTERNAL, "cannot change the root: %s", strerror(errno));
     }

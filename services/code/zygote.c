@@ -11,6 +11,7 @@
 #include "services/code/task.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,7 +24,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MESSAGES_PER_TURN 32 /* of the host's, before children are looked after again */
+#define FENCE_SHARE       ((int64_t)16 << 20) /* the kernel's own memory for a task, and copies of the zygote's pages */
+#define WATCH_US          100000              /* how often a task without a control group is looked at */
+#define MESSAGES_PER_TURN 32                  /* of the host's, before children are looked after again */
 
 enum slot_state { SLOT_FREE, SLOT_LIVE, SLOT_DRAINING /* its task is reaped, others of its uid are not */ };
 
@@ -32,7 +35,7 @@ struct slot {
     uint32_t uid;
     pid_t pid;
     uint64_t task;
-    int64_t started_us, deadline_us, base_rss, memory_bytes, cpu_us;
+    int64_t started_us, deadline_us, base_rss, memory_bytes, cpu_us, watched_us;
     bool killed;
     enum code_end cause;
     struct code_cgroup_slot cgroup;
@@ -42,6 +45,7 @@ struct slot {
 struct zygote {
     struct code_walls *walls;
     int host, lifeline, children;
+    bool host_gone; /* nobody will ever read what is in the outbox */
     struct slot slots[CODE_SLOTS_MAX];
     struct code_stage_note *notes;
     size_t notes_size;
@@ -57,7 +61,11 @@ static struct zygote zygote; /* large, and there is one */
 
 static void flush(struct zygote *z)
 {
-    while (z->outbox_count > 0 && code_send(z->host, &z->outbox[z->outbox_first], NULL, 0)) {
+    while (z->outbox_count > 0 && !z->host_gone) {
+        if (!code_send(z->host, &z->outbox[z->outbox_first], NULL, 0)) {
+            z->host_gone = errno != EAGAIN && errno != ENOBUFS && errno != ENOMEM;
+            return;
+        }
         z->outbox_first = (z->outbox_first + 1) % OUTBOX_SIZE;
         z->outbox_count--;
     }
@@ -92,6 +100,34 @@ static bool own_sizes(const struct code_walls *walls, struct code_task_start *st
     start->base_data_bytes = data * page;
     *anonymous = (resident - shared) * page;
     return true;
+}
+
+/* Where the second fence stands, for a budget: beyond the rlimits, which an engine turns into an error of the user's
+ * code while this only kills; and before what an engine has reserved but not used, which the rlimits do not see
+ * (JavaScriptCore reserves 4 GiB for the shapes of objects, and a task can fill them). */
+static int64_t fence(int64_t budget)
+{
+    return budget + budget / 8 + FENCE_SHARE;
+}
+
+/* Anonymous memory of a task; 0 when it cannot be seen. */
+static int64_t task_rss(const struct zygote *z, pid_t pid)
+{
+    char text[160];
+    int fd;
+    ssize_t n;
+    long long resident = 0, shared = 0;
+
+    snprintf(text, sizeof(text), "%d/statm", (int)pid);
+    fd = openat(z->walls->proc_fd, text, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    n = read(fd, text, sizeof(text) - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    if (sscanf(text, "%*d %lld %lld", &resident, &shared) != 2) /* NOLINT(cert-err34-c) */
+        return 0;
+    return (resident - shared) * sysconf(_SC_PAGESIZE);
 }
 
 static struct slot *find_task(struct zygote *z, uint64_t task)
@@ -163,7 +199,7 @@ static void start_task(struct zygote *z, const struct code_message *message, con
     start.note->error = 0;
     if (!own_sizes(z->walls, &start, &slot->base_rss) ||
         !code_cgroup_slot_limit(z->walls->cgroup_version, &slot->cgroup,
-                                start.base_data_bytes + start.memory_bytes + (tmp ? start.tmp_bytes : 0))) {
+                                slot->base_rss + fence(start.memory_bytes) + (tmp ? start.tmp_bytes : 0))) {
         refuse(z, id, CODE_REFUSED_NO_PROCESS);
         return;
     }
@@ -179,7 +215,7 @@ static void start_task(struct zygote *z, const struct code_message *message, con
     slot->killed = false;
     slot->memory_bytes = start.memory_bytes;
     slot->cpu_us = start.cpu_ms * 1000;
-    slot->started_us = code_now_us();
+    slot->started_us = slot->watched_us = code_now_us();
     slot->deadline_us = slot->started_us + message->u.start.wall_ms * 1000;
     answer.u.started.task = id;
     answer.u.started.uid = slot->uid;
@@ -327,10 +363,23 @@ static void reap(struct zygote *z)
     }
 }
 
-/* Kills what is over its time; returns how long poll may sleep. */
+/* Kills a task that has grown beyond the fence where no control group does; returns when to look again. */
+static int64_t watch(const struct zygote *z, struct slot *slot, int64_t now)
+{
+    if (slot->cgroup.limit >= 0 || z->walls->proc_fd < 0)
+        return INT64_MAX;
+    if (now - slot->watched_us >= WATCH_US) {
+        slot->watched_us = now;
+        if (task_rss(z, slot->pid) - slot->base_rss > fence(slot->memory_bytes))
+            kill_slot(slot, CODE_END_MEMORY);
+    }
+    return slot->watched_us + WATCH_US;
+}
+
+/* Kills what is over its time or its memory; returns how long poll may sleep. */
 static int deadlines(struct zygote *z)
 {
-    int64_t now = code_now_us(), next = INT64_MAX;
+    int64_t now = code_now_us(), next = INT64_MAX, look;
 
     for (uint32_t i = 0; i < z->walls->slots; i++) {
         struct slot *slot = &z->slots[i];
@@ -339,10 +388,13 @@ static int deadlines(struct zygote *z)
             next = now + 10000;
         if (slot->state != SLOT_LIVE || slot->killed)
             continue;
-        if (slot->deadline_us <= now)
+        if (slot->deadline_us <= now) {
             kill_slot(slot, CODE_END_TIMEOUT);
-        else if (slot->deadline_us < next)
-            next = slot->deadline_us;
+            continue;
+        }
+        look = watch(z, slot, now);
+        look = look < slot->deadline_us ? look : slot->deadline_us;
+        next = look < next ? look : next;
     }
     return next == INT64_MAX ? -1 : (int)((next - now) / 1000 + 1);
 }
@@ -428,7 +480,7 @@ _Noreturn void code_zygote_run(struct code_walls *walls, int host, int lifeline)
         }
         reap(z);
         flush(z);
-        if ((polled[1].revents & (POLLHUP | POLLERR)) != 0)
+        if (z->host_gone || (polled[1].revents & (POLLHUP | POLLERR)) != 0)
             leave(z);
         if ((polled[2].revents & (POLLIN | POLLHUP | POLLERR)) != 0 && !read_host(z))
             leave(z);

@@ -7,6 +7,7 @@
 #include "tree.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #define EXITED(n)   ((n) << 8)
@@ -161,4 +162,39 @@ START_TEST(test_measures)
 }
 END_TEST
 
-SK_CHECK_MAIN("code ends", test_rule, test_reasons, test_reasons_without_groups, test_on_request, test_measures)
+/* Memory that its language has reserved before the fork: no rlimit counts it. Where groups can be written, they strike;
+ * else the zygote does. */
+static void reserved(bool no_cgroup)
+{
+    const struct tree_options options = {.no_cgroup = no_cgroup};
+    static struct tree_outcome out;
+    struct tree t;
+
+    if (!tree_start(&t, &options))
+        return;
+    if (!no_cgroup && t.hello.u.hello.cgroup_version == 0)
+        fprintf(stderr, "SKIPPED: no control group can be written here\n");
+    for (int i = 0; i < 2 && (no_cgroup || t.hello.u.hello.cgroup_version != 0); i++) {
+        tree_run(&t, "fill-reserve 300\nsleep 3000\nexit 0", NULL, &out);
+        ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_MEMORY);
+        ck_assert_int_eq(out.ended.u.ended.signal, SIGKILL);
+        tree_run(&t, "fill-reserve 40\nsleep 250", NULL, &out);
+        ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    }
+    tree_end(&t);
+}
+
+START_TEST(test_group)
+{
+    reserved(false);
+}
+END_TEST
+
+START_TEST(test_watch)
+{
+    reserved(true);
+}
+END_TEST
+
+SK_CHECK_MAIN("code ends", test_rule, test_reasons, test_reasons_without_groups, test_on_request, test_measures,
+              test_group, test_watch)

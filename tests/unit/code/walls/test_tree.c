@@ -395,6 +395,44 @@ START_TEST(test_bad_host)
 }
 END_TEST
 
+/* A host that asks and does not read is not read any more; when it reads again, nothing is lost, and the zygote has not
+ * grown. */
+START_TEST(test_deaf_host)
+{
+    struct code_message ping = {.kind = CODE_MSG_PING}, answer;
+    uint64_t sent = 0, got = 0;
+    int64_t until;
+    struct tree t;
+
+    if (!tree_start(&t, NULL))
+        return;
+    until = code_now_us() + 500000;
+    while (code_now_us() < until) {
+        ping.u.ping.number = sent + 1;
+        if (code_send(t.zygote, &ping, NULL, 0))
+            sent++;
+        else
+            poll(NULL, 0, 5);
+    }
+    ck_assert_uint_gt(sent, 300);
+    while (got < sent) {
+        tree_await(t.zygote, &answer, NULL);
+        ck_assert_int_eq((int)answer.kind, CODE_MSG_PONG);
+        ck_assert_uint_eq(answer.u.ping.number, ++got);
+    }
+    works(&t);
+    /* And one that goes away like that is not waited for. */
+    for (int i = 0; i < 100000 && code_send(t.zygote, &ping, NULL, 0); i++) {
+    }
+    close(t.zygote);
+    t.zygote = -1;
+    tree_next_zygote(&t);
+    works(&t);
+    tree_await_processes(&t, 2);
+    tree_end(&t);
+}
+END_TEST
+
 /* A launcher that is killed takes everything with it. */
 START_TEST(test_launcher_dies)
 {
@@ -499,5 +537,5 @@ START_TEST(test_leftovers)
 END_TEST
 
 SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_zygote_container, test_kill_task, test_kill_template,
-              test_stuck_zygote, test_nothing_left, test_renewal, test_retirement_ends, test_bad_host,
+              test_stuck_zygote, test_nothing_left, test_renewal, test_retirement_ends, test_bad_host, test_deaf_host,
               test_launcher_dies, test_bad_languages, test_leftovers)

@@ -30,6 +30,9 @@ struct toy {
     size_t length;
 };
 
+#define RESERVE (400l << 20)
+
+static char *reserve;
 static int kept = -1;             /* opened by prepare(): tasks keep it */
 static int not_kept = -1;         /* opened by prepare(): they do not */
 static volatile int shared_state; /* that a task changes and the next must not see */
@@ -86,6 +89,13 @@ static void do_alloc(struct toy *t, long mb)
     say_result(t, "alloc", map == MAP_FAILED ? -1 : 0);
     for (long i = 0; map != MAP_FAILED && i < mb << 20; i += 4096)
         map[i] = 1;
+}
+
+/* Memory that was reserved before the fork and that no rlimit counts against the task. */
+static void do_fill_reserve(long mb)
+{
+    for (long i = 0; i < mb << 20 && i < RESERVE; i += 4096)
+        reserve[i] = 1;
 }
 
 /* Threads and processes by every door. */
@@ -225,6 +235,8 @@ static void command(struct toy *t, const char *line)
         say_result(t, "mkdir", mkdir(text, 0700));
     else if (strcmp(word, "alloc") == 0)
         do_alloc(t, a);
+    else if (strcmp(word, "fill-reserve") == 0)
+        do_fill_reserve(a);
     else if (strcmp(word, "fork") == 0 || strcmp(word, "daemon") == 0)
         do_fork(t, word[0] == 'd');
     else if (strcmp(word, "thread") == 0)
@@ -277,7 +289,8 @@ static int prepare(const char *const *modules, struct sk_error *err)
     (void)modules;
     kept = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     not_kept = open("/etc/passwd", O_RDONLY | O_CLOEXEC);
-    return kept >= 0 && not_kept >= 0 ? 0 : sk_fail(err, SK_ERR_INTERNAL, "cannot open files");
+    reserve = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return kept >= 0 && not_kept >= 0 && reserve != MAP_FAILED ? 0 : sk_fail(err, SK_ERR_INTERNAL, "cannot open files");
 }
 
 static int prepare_threads(const char *const *modules, struct sk_error *err)
