@@ -72,6 +72,22 @@ const struct js_case cases_limits[] = {
      NULL, "\"RangeError\"", .memory_mb = 128},
     {"a text too long", "function main() { return 'x'.repeat(2 ** 31) }", NULL, .fails = "memory",
      .part = "Out of memory", .type = "RangeError"},
+    {"join of a billion", "function main() { return new Array(1e9).join('x').length }", NULL, .part = "",
+     .fails = "memory", .memory_mb = 128},
+    {"a long sparse array", "function main() { const a = []; a.length = 1e8; return a }", NULL, .fails = "output",
+     .message = "Output too large (limit: 10485760 bytes)"},
+    {"a wide proxy",
+     "function main() { return new Proxy([], { get: (t, k) => k === 'length' ? 2 ** 32 : k === 'toJSON' ? undefined : "
+     "'x' }) }",
+     NULL, .fails = "output", .message = "Output too large (limit: 10485760 bytes)", .timeout_ms = 60000},
+    {"a million timers",
+     "async function main() { let n = 0; for (let i = 0; i < 1e6; i++) setTimeout(() => n++, 5e4); return n }", NULL,
+     "0", .timeout_ms = 60000},
+    {"hostile locales",
+     "function main() { const o = []; for (const l of ['x'.repeat(1e5), '\\ud800', '../../etc', 'en-' + "
+     "'a-'.repeat(1e4), 'zz-ZZ', 'en-u-ca-' + 'x'.repeat(9)]) try { o.push(new Date(0).toLocaleString(l).length > 0) } "
+     "catch (e) { o.push(e.name) } return o }",
+     NULL, "[\"RangeError\",\"RangeError\",\"RangeError\",\"RangeError\",true,\"RangeError\"]"},
     {"a lot of arithmetic",
      "function main() { let s = 0; for (let i = 0; i < 3e6; i++) s += Math.sqrt(i); return Math.round(s) }", NULL,
      "3464100749", .timeout_ms = 20000},

@@ -131,6 +131,15 @@ const struct js_case cases_modules[] = {
         "(() => { const n = Array.from({ length: 2000 }, Math.random); const mean = n.reduce((a, b) => a + b) / "
         "n.length; return [n.every((x) => x >= 0 && x < 1), mean > 0.45 && mean < 0.55, new Set(n).size] })()",
         "[true,true,2000]"),
+    RUN("Intl of the rarer kind, without a file",
+        "[new Date(0).toLocaleDateString('ja-JP-u-ca-japanese', { timeZone: 'Asia/Tokyo' }).length > 0, "
+        "(1.5).toLocaleString('ar-EG').length > 0, new Intl.Collator('sv').compare('z', '\\u00e4') < 0, [...new "
+        "Intl.Segmenter('th', { granularity: 'word' }).segment('\\u0e2a\\u0e27\\u0e31\\u0e2a\\u0e14\\u0e35')].length > "
+        "0, new Intl.PluralRules('ru').select(2), new Intl.ListFormat('de').format(['a', 'b']), new "
+        "Intl.DisplayNames('fr', { type: 'region' }).of('DE'), new Intl.RelativeTimeFormat('zh').format(-1, 'day'), "
+        "'e\\u0301'.normalize('NFC').length, Intl.supportedValuesOf('timeZone').length > 300, new Date(2024, 0, "
+        "1).getTimezoneOffset(), Intl.DateTimeFormat().resolvedOptions().timeZone]",
+        "[true,true,true,true,\"few\",\"a und b\",\"Allemagne\",\"1\\u5929\\u524d\",1,true,0,\"UTC\"]"),
     {"queueMicrotask without a function", "function main() { queueMicrotask(1) }", NULL,
      .message = "queueMicrotask expects a function"},
 };
