@@ -26,13 +26,15 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ROOT_PREFIX "sandkeep-code-"
-#define ACTED_US    100000 /* after something was begun, a language is looked at again */
+#define ROOT_PREFIX  "sandkeep-code-"
+#define UIDS_FREE_US 2000000
+#define ACTED_US     100000 /* after something was begun, a language is looked at again */
 
 enum template_state { TEMPLATE_NONE, TEMPLATE_STARTING, TEMPLATE_READY };
 enum zygote_state {
@@ -77,7 +79,7 @@ struct launcher {
     struct code_cgroup cgroup;
     char root[CODE_PATH_MAX];
     uint64_t last_id;
-    bool stopping;
+    bool stopping, host_ended; /* host_ended: its pid is nobody's any more */
 };
 
 static int64_t interval_us(const struct launcher *l)
@@ -449,6 +451,8 @@ static void reap(struct launcher *l)
     pid_t pid;
 
     while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
+        if (pid == l->config->host_pid)
+            l->host_ended = l->stopping = true;
         for (size_t i = 0; i < l->config->language_count; i++) {
             for (int k = 0; k < 2; k++) {
                 struct template *t = &l->languages[i].templates[k];
@@ -481,6 +485,12 @@ static void read_host(struct launcher *l)
         }
     }
     if (got == CODE_CLOSED || got == CODE_GARBLED)
+        l->stopping = true;
+}
+
+static void terminate(struct launcher *l)
+{
+    if (l->config->host_pid <= 0 || l->host_ended || kill(l->config->host_pid, SIGTERM) != 0)
         l->stopping = true;
 }
 
@@ -523,7 +533,7 @@ static void turn(struct launcher *l)
     }
     while (read(l->children, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
         if (info.ssi_signo == SIGTERM)
-            l->stopping = true;
+            terminate(l);
     }
     /* What was polled is looked at before children are reaped: a descriptor that is closed here is never another's yet.
      */
@@ -563,6 +573,22 @@ static int try_level(struct launcher *l, enum code_level level, uint64_t *crosse
     return sk_fail(err, SK_ERR_INTERNAL, "crossed: %s", code_wall_text((enum code_wall)__builtin_ctzll(these)));
 }
 
+/* Without a pid namespace we kill by uid: nobody else may have one of ours. A moment for those of a launcher that was
+ * killed. */
+static bool uids_free(uint32_t base, uint32_t count)
+{
+    int64_t until = code_now_us() + UIDS_FREE_US;
+
+    for (uint32_t i = 0; i < count; i++) {
+        while (code_uid_alive(base + i)) {
+            if (code_now_us() >= until)
+                return false;
+            poll(NULL, 0, 10);
+        }
+    }
+    return true;
+}
+
 static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
 {
     enum code_level highest = l->config->highest == CODE_LEVEL_NONE ? CODE_LEVEL_FULL : l->config->highest;
@@ -598,6 +624,9 @@ static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
     message.u.level.level = l->level;
     message.u.level.landlock_abi = (uint32_t)code_landlock_abi();
     message.u.level.cgroup_version = (uint32_t)l->cgroup.version;
+    if (l->level == CODE_LEVEL_CONTAINER && !uids_free(l->config->uid_base, uid_count))
+        return sk_fail(err, SK_ERR_INTERNAL, "other processes have uids between %u and %u", l->config->uid_base,
+                       l->config->uid_base + uid_count - 1);
     SK_LOG_INFO("isolation measured", SK_F("level", code_level_name(l->level)),
                 SK_FI("landlock", message.u.level.landlock_abi), SK_FI("cgroup", message.u.level.cgroup_version),
                 SK_FB("userNamespace", message.u.level.user_namespace != 0));
@@ -675,6 +704,7 @@ static int begin(struct launcher *l, struct sk_error *err)
 /* Kills every template and tree and waits for all of them: nothing of ours is left when we return. */
 static void end(struct launcher *l)
 {
+    shutdown(l->host, SHUT_RDWR); /* a host that is our child and still there hears that it is over */
     if (l->lifeline[1] >= 0)
         close(l->lifeline[1]); /* zygotes that nobody has a pidfd of yet go by this */
     for (size_t i = 0; i < l->config->language_count; i++) {

@@ -36,6 +36,9 @@ struct code_launcher_config {
     bool no_userns;          /* never enter a user namespace */
     enum code_level highest; /* do not try above this; NONE = FULL (tests) */
     int64_t template_interval_ms, retire_ms; /* 0 = default */
+    /* The host's process: SIGTERM is passed on to it, and the trees serve until it closes its socket (drain). 0 =
+     * SIGTERM ends everything at once. */
+    int host_pid;
 };
 
 /* Serves until the host's socket closes or SIGTERM comes; then everything it started has ended. Sends LEVEL first.

@@ -107,7 +107,8 @@ START_TEST(test_selftest_notices)
 {
     struct code_cgroup none = {0};
     char root[] = "/tmp/sandkeep-code-test-XXXXXX";
-    struct code_selftest test = {.level = CODE_LEVEL_SHARED_UID, .cgroup = &none, .root = root, .uid_base = 480000};
+    struct code_selftest test = {
+        .level = CODE_LEVEL_SHARED_UID, .cgroup = &none, .root = root, .uid_base = tree_uid_base()};
     uint64_t crossed = 0, naked = 0;
     struct sk_error err;
 

@@ -148,6 +148,21 @@ START_TEST(test_kill_zygote_container)
 }
 END_TEST
 
+static int oom_score(pid_t pid)
+{
+    char path[64];
+    int score = -9999;
+    FILE *file;
+
+    snprintf(path, sizeof(path), "/proc/%d/oom_score_adj", (int)pid);
+    file = fopen(path, "re");
+    if (file != NULL && fscanf(file, "%d", &score) != 1)
+        score = -9999;
+    if (file != NULL)
+        fclose(file);
+    return score;
+}
+
 START_TEST(test_kill_task)
 {
     static struct tree_outcome out;
@@ -167,9 +182,12 @@ START_TEST(test_kill_task)
         tree_await_processes(&t, 3);
         count = tree_processes(&t, pids, 16);
         for (int i = 0; i < count; i++) {
-            if (parent_of(pids[i]) == zygote)
-                ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
+            if (parent_of(pids[i]) != zygote)
+                continue;
+            ck_assert_int_eq(oom_score(pids[i]), 500); /* a task goes before anybody else */
+            ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
         }
+        ck_assert_int_ne(oom_score(zygote), 500);
         tree_finish(&t, result, number, &out);
         ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_KILLED);
         works(&t);
@@ -433,6 +451,34 @@ START_TEST(test_deaf_host)
 }
 END_TEST
 
+/* SIGTERM goes to the host, which drains: its tasks end in peace, and the trees only when it closes its socket. */
+START_TEST(test_drain)
+{
+    const struct tree_options options = {.pass_term = true};
+    const struct timespec limit = {5, 0};
+    static struct tree_outcome out;
+    struct code_message message;
+    uint64_t number;
+    sigset_t term;
+    struct tree t;
+    int result;
+
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
+    if (!tree_start(&t, &options))
+        return;
+    result = tree_begin(&t, "sleep 300\nuid", NULL, &number);
+    tree_await(t.zygote, &message, NULL);
+    ck_assert_int_eq(kill(t.launcher, SIGTERM), 0);
+    ck_assert_int_eq(sigtimedwait(&term, NULL, &limit), SIGTERM);
+    tree_finish(&t, result, number, &out);
+    ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
+    works(&t);
+    tree_end(&t);
+}
+END_TEST
+
 /* A launcher that is killed takes everything with it. */
 START_TEST(test_launcher_dies)
 {
@@ -538,4 +584,4 @@ END_TEST
 
 SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_zygote_container, test_kill_task, test_kill_template,
               test_stuck_zygote, test_nothing_left, test_renewal, test_retirement_ends, test_bad_host, test_deaf_host,
-              test_launcher_dies, test_bad_languages, test_leftovers)
+              test_drain, test_launcher_dies, test_bad_languages, test_leftovers)

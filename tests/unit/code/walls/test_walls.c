@@ -226,7 +226,8 @@ START_TEST(test_identity)
         tree_await(t.zygote, &message, NULL);
         ck_assert_int_eq((int)message.kind, CODE_MSG_STARTED);
         uids[i] = message.u.started.uid;
-        ck_assert_uint_ge(uids[i], 470000);
+        ck_assert_uint_ge(uids[i], tree_uid_base());
+        ck_assert_uint_lt(uids[i], tree_uid_base() + 16);
         for (int k = 0; k < i; k++)
             ck_assert_uint_ne(uids[i], uids[k]);
     }

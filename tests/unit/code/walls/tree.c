@@ -25,10 +25,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WAIT_US  15000000
-#define UID_BASE 470000
+#define WAIT_US 15000000
 
 static char program_path[512];
+
+/* Test programs that run at the same time have nothing in common. */
+uint32_t tree_uid_base(void)
+{
+    static uint32_t base;
+
+    if (base == 0)
+        base = 400000 + (uint32_t)getpid() % 10000 * 64;
+    return base;
+}
 
 static const char *template_program(const char *name)
 {
@@ -64,11 +73,12 @@ static void run_launcher(const struct tree_options *options, int host)
                                      .slots = options->slots > 0 ? options->slots : 4};
     struct code_launcher_config config = {.languages = &language,
                                           .language_count = 1,
-                                          .uid_base = UID_BASE,
+                                          .uid_base = tree_uid_base(),
                                           .run_dir = "/tmp",
                                           .allow_unsafe = options->allow_unsafe,
                                           .no_cgroup = options->no_cgroup,
                                           .no_userns = options->no_userns,
+                                          .host_pid = options->pass_term ? getppid() : 0,
                                           .highest = options->highest,
                                           .template_interval_ms = options->template_interval_ms,
                                           .retire_ms = options->retire_ms};
@@ -117,6 +127,7 @@ int tree_start_launcher(struct tree *t, const struct tree_options *options, int 
     t->zygote = -1;
     ck_assert_int_eq(code_control_pair(pair), 0);
     sk_log_init("walls", SK_LOG_LEVEL_ERROR);
+    (void)tree_uid_base();
     t->launcher = fork();
     ck_assert_int_ge(t->launcher, 0);
     if (t->launcher == 0) {
