@@ -21,8 +21,9 @@ SKIPPED = frozenset("""_ctypes _ctypes_test _curses _curses_panel _dbm _multipro
 COMMON = """math cmath decimal fractions random statistics collections array heapq bisect queue copy itertools functools operator
     string re difflib textwrap unicodedata codecs datetime time calendar _strptime json csv base64 binascii struct hashlib hmac
     secrets uuid typing abc enum dataclasses contextlib pprint weakref zoneinfo html html.parser urllib.parse types numbers
-    warnings traceback inspect logging io zlib gzip bz2 lzma platform xml.etree.ElementTree numbers ipaddress
-    locale stringprep graphlib reprlib ast collections.abc""".split()
+    warnings traceback inspect logging io zlib gzip bz2 lzma platform xml.etree.ElementTree ipaddress locale stringprep graphlib
+    reprlib ast collections.abc zipfile configparser argparse shlex tomllib colorsys fnmatch tokenize dis contextvars
+    html.entities sched quopri copyreg""".split()
 CODECS = """utf-8 utf-8-sig utf-16 utf-32 latin-1 ascii cp1252 gbk gb2312 gb18030 big5 shift_jis euc_jp euc_kr iso2022_jp idna
     punycode unicode_escape raw_unicode_escape base64 hex""".split()
 
@@ -85,7 +86,16 @@ def load_lean():
             load(name, True)
 
 
+def namespace(name):
+    """A package of packages, as its .pth file makes it where site is loaded: its own file would load pkg_resources for that."""
+    folders = [os.path.join(folder, name) for folder in sys.path if os.path.isdir(os.path.join(folder, name))]
+    if folders and name not in sys.modules:
+        sys.modules[name] = module = type(sys)(name)
+        module.__path__ = folders
+
+
 def load_full():
+    namespace("mpl_toolkits")
     wanted = [name for name in HEAVY if name in modules]
     for name in wanted:
         load(name, True)

@@ -278,6 +278,21 @@ void prepare_or_exit(const struct code_runtime *runtime)
     }
 }
 
+long anonymous_kib(void)
+{
+    FILE *file = fopen("/proc/self/smaps_rollup", "r");
+    char line[256];
+    long size = -1;
+
+    while (file != NULL && size < 0 && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, "Anonymous:", 10) == 0)
+            size = strtol(line + 10, NULL, 10);
+    }
+    if (file != NULL)
+        (void)fclose(file);
+    return size;
+}
+
 int run_suite(const char *name, const struct code_runtime *runtime, const TTest *const *tests, size_t count)
 {
     Suite *suite = suite_create(name);

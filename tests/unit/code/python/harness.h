@@ -47,6 +47,8 @@ void check_rows(const struct code_runtime *runtime, bool strict, const struct ro
 void prepare_or_exit(const struct code_runtime *runtime);
 /* A directory for tasks, removed at exit. */
 const char *task_directory(void);
+/* Anonymous memory of this process in KiB: forked from the prepared one, it shows what every zygote holds. */
+long anonymous_kib(void);
 /* The main function of a test program: prepares once, then runs the tests, each in a child of that process. */
 int run_suite(const char *name, const struct code_runtime *runtime, const TTest *const *tests, size_t count);
 #define PYTHON_CHECK_MAIN(name, runtime, ...)                                                                          \

@@ -177,5 +177,15 @@ START_TEST(test_faults)
 }
 END_TEST
 
+/* The bar of an idle zygote; measured: 64,400. */
+START_TEST(test_idle_memory)
+{
+#ifndef __SANITIZE_ADDRESS__
+    ck_assert_int_gt(anonymous_kib(), 0);
+    ck_assert_int_lt(anonymous_kib(), 70000);
+#endif
+}
+END_TEST
+
 PYTHON_CHECK_MAIN("code python full", &code_runtime_python_full, test_values, test_use, test_no_executable_mapping,
-                  test_seed, test_faults)
+                  test_seed, test_faults, test_idle_memory)

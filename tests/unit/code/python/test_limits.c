@@ -503,6 +503,16 @@ START_TEST(test_one_thread)
 }
 END_TEST
 
+/* The bar of an idle zygote; measured: 13,300. */
+START_TEST(test_idle_memory)
+{
+#ifndef __SANITIZE_ADDRESS__
+    ck_assert_int_gt(anonymous_kib(), 0);
+    ck_assert_int_lt(anonymous_kib(), 16000);
+#endif
+}
+END_TEST
+
 PYTHON_CHECK_MAIN("code python limits", &code_runtime_python, test_timeout, test_memory, test_output, test_log,
                   test_one_frame, test_nested_code, test_requests, test_seed, test_next_task, test_faults,
-                  test_no_executable_mapping, test_one_thread)
+                  test_idle_memory, test_no_executable_mapping, test_one_thread)
