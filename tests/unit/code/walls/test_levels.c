@@ -15,6 +15,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* May everybody come as far as this file? */
+static bool reachable(const char *path)
+{
+    char part[512];
+
+    for (const char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        struct stat info;
+
+        snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+        if (stat(part, &info) != 0 || (info.st_mode & S_IXOTH) == 0)
+            return false;
+    }
+    return true;
+}
+
 START_TEST(test_full)
 {
     static struct tree_outcome out;
@@ -101,6 +116,35 @@ START_TEST(test_shared_uid_only_when_allowed)
 }
 END_TEST
 
+/* Nobody in particular: one uid for all, and only when that is allowed. */
+START_TEST(test_nobody)
+{
+    struct tree_options options = {.nobody = true, .highest = CODE_LEVEL_FULL};
+    static struct tree_outcome out;
+    struct tree t;
+    int status = 0;
+
+    if (geteuid() != 0 || code_landlock_abi() < CODE_LANDLOCK_SCOPES) {
+        fprintf(stderr, "SKIPPED: needs root and Landlock with scopes\n");
+        return;
+    }
+    if (access(tree_template(), X_OK) != 0 || !reachable(tree_template())) {
+        fprintf(stderr, "SKIPPED: the build folder is not for everybody\n");
+        return;
+    }
+    ck_assert_int_eq(tree_start_launcher(&t, &options, &status), -1);
+    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    options.allow_unsafe = true;
+    ck_assert_int_eq(tree_start_launcher(&t, &options, &status), 0);
+    ck_assert_int_eq((int)t.level.u.level.level, CODE_LEVEL_SHARED_UID);
+    tree_next_zygote(&t);
+    tree_run(&t, "uid\nread /etc/passwd\nread /proc/self/status\nwrite /tmp/x\nsocket\nfork\nkill 1 0", NULL, &out);
+    ck_assert_str_eq(out.text,
+                     "uid: 65534\nopen: EACCES\nopen: EACCES\nopen: EACCES\nsocket: EPERM\nfork: EPERM\nkill: EPERM\n");
+    tree_end(&t);
+}
+END_TEST
+
 /* The self-test is no formality: with a readable target beside it that is not behind a wall, it says which is crossed.
  * Here level shared-uid is run against the demands of level container. */
 START_TEST(test_selftest_notices)
@@ -136,4 +180,4 @@ START_TEST(test_selftest_notices)
 END_TEST
 
 SK_CHECK_MAIN("code levels", test_full, test_container, test_without_admin, test_shared_uid_only_when_allowed,
-              test_selftest_notices)
+              test_nobody, test_selftest_notices)

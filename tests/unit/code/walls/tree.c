@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <sched.h>
@@ -47,6 +48,11 @@ static const char *template_program(const char *name)
     program_path[n] = '\0';
     strcpy(strrchr(program_path, '/') + 1, name != NULL ? name : "code_walls_toy");
     return program_path;
+}
+
+const char *tree_template(void)
+{
+    return template_program(NULL);
 }
 
 /* As a container runtime starts things by default: root, but not that. */
@@ -87,6 +93,9 @@ static void run_launcher(const struct tree_options *options, int host)
 
     if (options->drop_admin)
         drop_admin();
+    if (options->nobody &&
+        (setgroups(0, NULL) != 0 || setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0))
+        _exit(9);
     rc = code_launcher_run(&config, host, &err);
 
     if (rc != 0)

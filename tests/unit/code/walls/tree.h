@@ -15,6 +15,7 @@ struct tree_options {
     uint32_t slots; /* 0 = 4 */
     enum code_level highest;
     bool allow_unsafe, no_cgroup, no_userns;
+    bool nobody;     /* the launcher is not root */
     bool pass_term;  /* the test is the host that gets SIGTERM */
     bool drop_admin; /* the launcher runs without CAP_SYS_ADMIN, as in an ordinary container */
     int64_t template_interval_ms, retire_ms;
@@ -41,6 +42,8 @@ struct tree_task {
     int64_t memory_mb, wall_ms, cpu_ms, tmp_mb; /* 0 = 64, 10000, 10000, 2 */
 };
 
+/* The toy's template program. */
+const char *tree_template(void);
 /* The first uid of this test's trees; asked for before they start. */
 uint32_t tree_uid_base(void);
 /* False with a message on stderr when this machine cannot have the level (or we are not root): the test skips. */
