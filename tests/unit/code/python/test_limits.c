@@ -125,6 +125,34 @@ START_TEST(test_memory)
 }
 END_TEST
 
+static void limit_files(void)
+{
+    struct rlimit limit = {.rlim_cur = 1 << 20, .rlim_max = 1 << 20};
+
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+        _exit(9);
+}
+
+START_TEST(test_files)
+{
+    struct code_task task = task_of("def main():\n    with open('big', 'wb') as f: f.write(b'x' * (17 << 20))\n", NULL);
+    struct outcome outcome =
+        check_one(&task, NULL, limit_files,
+                  "{\"ok\":false,\"code\":\"error\",\"type\":\"OSError\",\"message\":\"Task temporary "
+                  "file limit exceeded (limit: 16777216 bytes)\",\"line\":2}");
+
+    outcome_free(&outcome);
+    task = task_of("def main():\n    with open('small', 'wb') as f: return f.write(b'x' * 1024)\n", NULL);
+    outcome = check_one(&task, NULL, limit_files, "{\"ok\":true,\"value\":1024}");
+    outcome_free(&outcome);
+    /* A kind of level that gives tasks no directory. */
+    task = task_of("def main():\n    open('x', 'w')\n", NULL);
+    task.tmp_dir = "";
+    outcome = check_one(&task, NULL, NULL, "{\"ok\":false,\"type\":\"PermissionError\"}");
+    outcome_free(&outcome);
+}
+END_TEST
+
 START_TEST(test_output)
 {
     static const char too_large[] =
@@ -513,6 +541,6 @@ START_TEST(test_idle_memory)
 }
 END_TEST
 
-PYTHON_CHECK_MAIN("code python limits", &code_runtime_python, test_timeout, test_memory, test_output, test_log,
-                  test_one_frame, test_nested_code, test_requests, test_seed, test_next_task, test_faults,
+PYTHON_CHECK_MAIN("code python limits", &code_runtime_python, test_timeout, test_memory, test_files, test_output,
+                  test_log, test_one_frame, test_nested_code, test_requests, test_seed, test_next_task, test_faults,
                   test_idle_memory, test_no_executable_mapping, test_one_thread)
