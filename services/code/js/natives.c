@@ -208,22 +208,24 @@ NATIVE(native_timer)
     return undefined(context);
 }
 
-double code_timer_take(double now, double *wait)
+double code_timer_take(double now)
 {
     double id;
 
-    *wait = -1;
-    if (timers.count == 0)
+    if (timers.count == 0 || timers.heap[0].due > now)
         return 0;
-    if (timers.heap[0].due > now) {
-        *wait = timers.heap[0].due - now;
-        return 0;
-    }
     id = timers.heap[0].id;
     timers.heap[0] = timers.heap[--timers.count];
     if (timers.count > 0)
         sift_down(0);
     return id;
+}
+
+double code_timer_wait(double now)
+{
+    if (timers.count == 0)
+        return -1;
+    return timers.heap[0].due > now ? timers.heap[0].due - now : 0;
 }
 
 void code_timer_clear(void)
@@ -270,7 +272,7 @@ static const unsigned char *view_bytes(JSContextRef context, JSValueRef value, s
 /* text(Uint8Array, fatal) -> string, or undefined when fatal and not UTF-8 */
 NATIVE(native_text)
 {
-    size_t length, units;
+    size_t length = 0, units;
     const unsigned char *bytes = count > 0 ? view_bytes(context, arguments[0], &length, exception) : NULL;
     JSStringRef string;
     JSValueRef value;
@@ -278,12 +280,12 @@ NATIVE(native_text)
     bool valid;
 
     UNUSED_NATIVE;
-    if (bytes == NULL || length == 0)
-        chars = calloc(1, sizeof(*chars)), units = 0, valid = true;
-    else if ((chars = malloc(length * sizeof(*chars))) != NULL)
-        units = code_utf16_from(bytes, length, chars, &valid);
+    if (bytes == NULL)
+        length = 0;
+    chars = malloc((length + 1) * sizeof(*chars));
     if (chars == NULL)
         return throw_error(context, exception, "Out of memory");
+    units = code_utf16_from(bytes, length, chars, &valid);
     if (!valid && count > 1 && JSValueToBoolean(context, arguments[1])) {
         free(chars);
         return undefined(context);

@@ -32,9 +32,10 @@ void code_natives_set(JSContextRef context, JSObjectRef object, const char *name
 
 /* Monotonic clock in milliseconds. */
 double code_natives_now(void);
-/* Takes the first timer that is due at `now`: its number, or 0 when none is; then *wait tells how many milliseconds the
- * next one is away, -1 when there is none. */
-double code_timer_take(double now, double *wait);
+/* Takes the first timer that is due at `now`: its number, or 0 when none is. */
+double code_timer_take(double now);
+/* How many milliseconds the next timer is away: 0 when it is due, -1 when there is none. */
+double code_timer_wait(double now);
 void code_timer_clear(void);
 
 #endif

@@ -108,28 +108,33 @@ static void take_answers(void)
     }
 }
 
-/* Until there is a result. Without anything to wait for it waits for the end of the task's time: the handler in
- * output.c. */
+/* Until there is a result, or the deadline (-1 = none). A round fires what was due when it began, then takes answers:
+ * timers that are always due keep nobody waiting. Without anything to wait for it waits for the end of the task's time:
+ * the handler in output.c. */
 static void turn(double deadline)
 {
     while (!code_output_done()) {
-        struct pollfd wanted = code_broker_wanted();
-        double now = code_natives_now(), wait, id = code_timer_take(now, &wait);
+        struct pollfd wanted;
+        double now = code_natives_now(), wait, id;
 
-        if (id > 0) {
+        while (!code_output_done() && (id = code_timer_take(now)) > 0) {
             JSValueRef argument = JSValueMakeNumber(js.context, id);
 
             call(js.fire, 1, &argument);
-            continue;
         }
+        take_answers();
+        if (code_output_done())
+            return;
+        now = code_natives_now();
+        wait = code_timer_wait(now);
         if (deadline >= 0) {
             if (now > deadline)
                 return;
             if (wait < 0 || wait > deadline - now)
                 wait = deadline - now;
         }
+        wanted = code_broker_wanted();
         (void)poll(&wanted, wanted.fd < 0 ? 0 : 1, wait < 0 ? -1 : wait > 1e6 ? 1000000 : (int)ceil(wait));
-        take_answers();
     }
 }
 

@@ -286,6 +286,19 @@ START_TEST(test_http_beside_timers)
 }
 END_TEST
 
+/* Two intervals whose callbacks take longer than they are: one of them is always due. */
+START_TEST(test_http_beside_a_busy_interval)
+{
+    struct js_broker broker = {.answer = echo, .expect = 1};
+
+    expect_text(
+        "const busy = () => { const end = Date.now() + 4; while (Date.now() < end); };\n"
+        "async function main() { setInterval(busy, 1); setInterval(busy, 1); const r = await httpRequest('http://a');"
+        " return 'status ' + r.status }",
+        &broker, "status 200");
+}
+END_TEST
+
 START_TEST(test_randomness_of_siblings)
 {
     static const char code[] = "function main() { return [Math.random(), Math.random(), crypto.randomUUID(), "
@@ -392,11 +405,20 @@ int main(int argc, char **argv)
 {
     Suite *suite = suite_create("code js");
     TCase *cases = tcase_create("cases"), *others = tcase_create("others");
-    const TTest *const tests[] = {
-        test_http_request,    test_http_defaults, test_http_flight,        test_http_large,
-        test_http_refusals,   test_http_lost,     test_http_beside_timers, test_randomness_of_siblings,
-        test_nothing_is_left, test_deep_values,   test_one_thread,         test_module_list,
-        test_environment};
+    const TTest *const tests[] = {test_http_request,
+                                  test_http_defaults,
+                                  test_http_flight,
+                                  test_http_large,
+                                  test_http_refusals,
+                                  test_http_lost,
+                                  test_http_beside_timers,
+                                  test_http_beside_a_busy_interval,
+                                  test_randomness_of_siblings,
+                                  test_nothing_is_left,
+                                  test_deep_values,
+                                  test_one_thread,
+                                  test_module_list,
+                                  test_environment};
     struct sk_error err = {0};
     SRunner *runner;
     int count = 0, failed;
