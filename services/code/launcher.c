@@ -107,6 +107,11 @@ static void died(struct language *lang, int64_t since_us)
         lang->backoff_us = CODE_BACKOFF_MAX_MS * 1000;
 }
 
+static const char *root_of(const struct launcher *l, enum code_level level)
+{
+    return level == CODE_LEVEL_CONTAINER && l->config->container_root != NULL ? l->config->container_root : l->root;
+}
+
 /* --- templates --- */
 
 static _Noreturn void execute(const struct code_language *config, int fd)
@@ -159,7 +164,7 @@ static void template_start(struct launcher *l, struct language *lang, struct tem
     message.u.setup.level = l->level;
     message.u.setup.cgroup_version = (uint32_t)l->cgroup.version;
     snprintf(message.u.setup.cgroup, sizeof(message.u.setup.cgroup), "%s", l->cgroup.memory);
-    snprintf(message.u.setup.root, sizeof(message.u.setup.root), "%s", l->root);
+    snprintf(message.u.setup.root, sizeof(message.u.setup.root), "%s", root_of(l, l->level));
     t->fd = pair[0];
     t->state = TEMPLATE_STARTING;
     t->deadline_us = t->since_us + CODE_TEMPLATE_START_MS * 1000ll;
@@ -561,8 +566,11 @@ static void turn(struct launcher *l)
 /* The self-test at one level; -1 with the reason when it does not hold. */
 static int try_level(struct launcher *l, enum code_level level, uint64_t *crossed, struct sk_error *err)
 {
-    struct code_selftest test = {
-        .level = level, .cgroup = &l->cgroup, .root = l->root, .uid_base = l->config->uid_base};
+    struct code_selftest test = {.level = level,
+                                 .cgroup = &l->cgroup,
+                                 .root = root_of(l, level),
+                                 .canary_dir = l->config->run_dir,
+                                 .uid_base = l->config->uid_base};
     uint64_t these = 0;
 
     if (code_selftest_run(&test, &these, err) != 0)
@@ -677,6 +685,8 @@ static int begin(struct launcher *l, struct sk_error *err)
     }
     if (uid < l->config->uid_base || l->config->uid_base == 0)
         return sk_fail(err, SK_ERR_INTERNAL, "the range of uids is not one");
+    if (l->config->container_root != NULL && strlen(l->config->container_root) >= CODE_PATH_MAX)
+        return sk_fail(err, SK_ERR_INTERNAL, "the root of level container has too long a name");
     sigemptyset(&signals);
     sigaddset(&signals, SIGCHLD);
     sigaddset(&signals, SIGTERM);

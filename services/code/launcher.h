@@ -28,13 +28,16 @@ struct code_language {
 
 struct code_launcher_config {
     const struct code_language *languages;
-    size_t language_count;   /* 1 … CODE_LANGUAGES_MAX */
-    uint32_t uid_base;       /* the range is uid_base … + CODE_ZYGOTES_PER_KIND * slots of all; nobody else's uids */
-    const char *run_dir;     /* an existing folder where an empty one can be made */
-    bool allow_unsafe;       /* level shared-uid may serve (SANDBOX_ALLOW_UNSAFE) */
-    bool no_cgroup;          /* do not even look */
-    bool no_userns;          /* never enter a user namespace */
-    enum code_level highest; /* do not try above this; NONE = FULL (tests) */
+    size_t language_count; /* 1 … CODE_LANGUAGES_MAX */
+    uint32_t uid_base;     /* the range is uid_base … + CODE_ZYGOTES_PER_KIND * slots of all; nobody else's uids */
+    const char *run_dir;   /* an existing folder where an empty one can be made */
+    /* Level container, which cannot show single paths: a folder of the image that holds copies of what the languages
+     * read, and nothing else; NULL = an empty root, in which what is not loaded yet cannot be. */
+    const char *container_root;
+    bool allow_unsafe;                       /* level shared-uid may serve (SANDBOX_ALLOW_UNSAFE) */
+    bool no_cgroup;                          /* do not even look */
+    bool no_userns;                          /* never enter a user namespace */
+    enum code_level highest;                 /* do not try above this; NONE = FULL (tests) */
     int64_t template_interval_ms, retire_ms; /* 0 = default */
     /* The host's process: SIGTERM is passed on to it, and the trees serve until it closes its socket (drain). 0 =
      * SIGTERM ends everything at once. */

@@ -40,8 +40,9 @@ struct code_selftest {
     enum code_level level;
     enum code_level demands; /* the level whose walls are wanted; NONE = `level` */
     const struct code_cgroup *cgroup;
-    const char *root;  /* the launcher's empty folder */
-    uint32_t uid_base; /* two uids from here on */
+    const char *root;       /* as for real zygotes of this level */
+    const char *canary_dir; /* writable, outside of it: for a file that no task may read */
+    uint32_t uid_base;      /* two uids from here on */
 };
 
 /* Launcher, blocking for some 100 ms. *crossed gets a bit for each wall that was crossed at this level though the level

@@ -65,6 +65,36 @@ START_TEST(test_container)
 }
 END_TEST
 
+/* A root that the image brings: what is in it can be read, nothing else, and nothing written. */
+START_TEST(test_container_root)
+{
+    char root[] = "/tmp/sk-code-root-XXXXXX", etc[64], file[96];
+    struct tree_options options = {.highest = CODE_LEVEL_CONTAINER, .container_root = root};
+    static struct tree_outcome out;
+    FILE *made;
+    struct tree t;
+
+    ck_assert_ptr_nonnull(mkdtemp(root));
+    snprintf(etc, sizeof(etc), "%s/etc", root);
+    snprintf(file, sizeof(file), "%s/debian_version", etc);
+    ck_assert_int_eq(chmod(root, 0755), 0);
+    ck_assert_int_eq(mkdir(etc, 0755), 0);
+    made = fopen(file, "we");
+    ck_assert_ptr_nonnull(made);
+    fclose(made);
+    chmod(file, 0644);
+    if (tree_start(&t, &options)) {
+        tree_run(&t, "read /etc/debian_version\nread /etc/passwd\nread /etc/../../etc/passwd\nwrite /etc/x", NULL,
+                 &out);
+        ck_assert_msg(strncmp(out.text, "open: ok\nopen: ENOENT\nopen: ENOENT\nopen: E", 42) == 0, "%s", out.text);
+        tree_end(&t);
+    }
+    unlink(file);
+    rmdir(etc);
+    rmdir(root);
+}
+END_TEST
+
 /* Root in an ordinary container: `container`; where user namespaces are allowed, `full`. */
 START_TEST(test_without_admin)
 {
@@ -151,8 +181,11 @@ START_TEST(test_selftest_notices)
 {
     struct code_cgroup none = {0};
     char root[] = "/tmp/sandkeep-code-test-XXXXXX";
-    struct code_selftest test = {
-        .level = CODE_LEVEL_SHARED_UID, .cgroup = &none, .root = root, .uid_base = tree_uid_base()};
+    struct code_selftest test = {.level = CODE_LEVEL_SHARED_UID,
+                                 .cgroup = &none,
+                                 .root = root,
+                                 .canary_dir = "/tmp",
+                                 .uid_base = tree_uid_base()};
     uint64_t crossed = 0, naked = 0;
     struct sk_error err;
 
@@ -179,5 +212,5 @@ START_TEST(test_selftest_notices)
 }
 END_TEST
 
-SK_CHECK_MAIN("code levels", test_full, test_container, test_without_admin, test_shared_uid_only_when_allowed,
-              test_nobody, test_selftest_notices)
+SK_CHECK_MAIN("code levels", test_full, test_container, test_container_root, test_without_admin,
+              test_shared_uid_only_when_allowed, test_nobody, test_selftest_notices)

@@ -84,6 +84,7 @@ static void run_launcher(const struct tree_options *options, int host)
                                           .allow_unsafe = options->allow_unsafe,
                                           .no_cgroup = options->no_cgroup,
                                           .no_userns = options->no_userns,
+                                          .container_root = options->container_root,
                                           .host_pid = options->pass_term ? getppid() : 0,
                                           .highest = options->highest,
                                           .template_interval_ms = options->template_interval_ms,

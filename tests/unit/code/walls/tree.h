@@ -12,6 +12,7 @@ struct tree_options {
     const char *kind;    /* NULL = "toy" */
     const char *program; /* beside the test; NULL = the toy's template */
     const char *const *modules, *const *environment;
+    const char *container_root;
     uint32_t slots; /* 0 = 4 */
     enum code_level highest;
     bool allow_unsafe, no_cgroup, no_userns;
