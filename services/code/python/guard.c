@@ -126,6 +126,27 @@ static int refuse(const char *message)
 #define NO_FILES  "File system access is not allowed in sandbox"
 #define NO_WRITES "File writes are only allowed in the task temporary directory"
 
+/* A file that is no library's business: those of the machine, but for a few that tell how to show things. In a sandbox
+ * none of them is there; the message is the user's. */
+static bool is_private(PyObject *path)
+{
+    static const char *const private[] = {"/etc/", "/proc/", "/sys/", "/root", "/home/", "/run/", "/var/", NULL};
+    static const char *const shared[] = {
+        "/etc/localtime", "/etc/timezone",          "/etc/fonts/", "/etc/matplotlibrc", "/etc/mime.types",
+        "/etc/mailcap",   "/var/cache/fontconfig/", NULL};
+    PyObject *bytes = PyUnicode_Check(path) ? PyUnicode_EncodeFSDefault(path) : Py_NewRef(path);
+    const char *text = bytes != NULL && PyBytes_Check(bytes) ? PyBytes_AS_STRING(bytes) : "";
+    bool found = false;
+
+    PyErr_Clear();
+    for (int i = 0; !found && private[i] != NULL; i++)
+        found = strncmp(text, private[i], strlen(private[i])) == 0;
+    for (int i = 0; found && shared[i] != NULL; i++)
+        found = strncmp(text, shared[i], strlen(shared[i])) != 0;
+    Py_XDECREF(bytes);
+    return found;
+}
+
 static int audit_open(PyObject *args)
 {
     PyObject *path, *mode;
@@ -139,7 +160,7 @@ static int audit_open(PyObject *args)
         return 0;
     if ((flags & (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC | O_APPEND)) != 0)
         return refuse(NO_WRITES);
-    return user_calls() ? refuse(NO_FILES) : 0;
+    return user_calls() || is_private(path) ? refuse(NO_FILES) : 0;
 }
 
 /* Events of the os module: what starts or hits a process is refused, what changes files stays in the task's directory.

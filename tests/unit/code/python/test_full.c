@@ -84,6 +84,20 @@ static const struct row use[] = {
      NULL, "{\"value\":[{\"Unnamed: 0\":0,\"a\":1}]}"},
     {"import pandas as pd\ndef main(): pd.DataFrame({'a': [1]}).to_csv('/tmp/shared-blocked.csv')\n", NULL,
      "{\"ok\":false,\"message\":\"File writes are only allowed in the task temporary directory\"}"},
+    {"import pandas as pd\ndef main(): pd.read_csv('/etc/passwd')\n", NULL,
+     "{\"ok\":false,\"message\":\"File system access is not allowed in sandbox\",\"line\":2}"},
+    {"import numpy as np\ndef main(): np.load('/proc/self/environ', allow_pickle=True)\n", NULL,
+     "{\"ok\":false,\"message\":\"File system access is not allowed in sandbox\",\"line\":2}"},
+    {"import numpy as np\ndef main(): np.fromfile('/etc/passwd')\n", NULL,
+     "{\"ok\":false,\"message\":\"File system access is not allowed in sandbox\",\"line\":2}"},
+    {"import pandas as pd\ndef main(): return str(pd.Timestamp('2024-01-01', tz='Asia/Shanghai').tz_convert('UTC'))\n",
+     NULL, "{\"value\":\"2023-12-31 16:00:00+00:00\"}"},
+    {"import pandas as pd\ndef main():\n    df = pd.DataFrame({'a': [1]})\n    return "
+     "df.query('@__import__(\"os\").system(\"id\")')\n",
+     NULL, "{\"ok\":false}"},
+    {"import pandas as pd\ndef main(): return pd.eval('@__builtins__')\n", NULL, "{\"ok\":false}"},
+    {"import pandas as pd\ndef main(): return pd.read_pickle('http://127.0.0.1/')\n", NULL, "{\"ok\":false}"},
+    {"import numpy as np\ndef main(): return np.ctypeslib.ctypes.CDLL(None).getpid()\n", NULL, "{\"ok\":false}"},
     {"import pandas as pd\ndef main(): pd.read_csv('http://127.0.0.1/x.csv')\n", NULL, "{\"ok\":false}"},
     {"import matplotlib.pyplot as plt, io\ndef main():\n    fig, ax = plt.subplots()\n    ax.bar(['a', 'b'], [1, 2])\n"
      "    ax.set_title('\xe4\xb8\xad t $x^2$')\n    b = io.BytesIO()\n    fig.savefig(b, format='png')\n    return "
