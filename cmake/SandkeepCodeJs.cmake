@@ -14,7 +14,7 @@ function(sk_code_js_bundle bundle notices)
   add_custom_command(OUTPUT "${installed}"
     COMMAND "${CMAKE_COMMAND}" -E make_directory "${work}"
     COMMAND "${CMAKE_COMMAND}" -E copy "${source}/package.json" "${source}/package-lock.json" "${source}/.npmrc" "${work}"
-    COMMAND "${NPM_PROGRAM}" ci --ignore-scripts --silent --prefix "${work}"
+    COMMAND "${NPM_PROGRAM}" ci --ignore-scripts --loglevel=error --prefix "${work}"
     COMMAND "${CMAKE_COMMAND}" -E touch "${installed}"
     WORKING_DIRECTORY "${CMAKE_BINARY_DIR}"
     DEPENDS "${source}/package.json" "${source}/package-lock.json" "${source}/.npmrc"
