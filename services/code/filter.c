@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <seccomp.h>
 #include <stdlib.h>
@@ -18,27 +19,47 @@
 #include <unistd.h>
 
 static const char *const allowed[] = {
-    "read",         "write",
-    "readv",        "writev",
-    "close",        "fstat",
-    "lseek",        "pread64",
-    "munmap",       "brk",
-    "futex",        "getrandom",
-    "rt_sigaction", "rt_sigprocmask",
-    "rt_sigreturn", "restart_syscall",
-    "sigaltstack",  "setitimer",
-    "alarm",        "clock_gettime",
-    "clock_getres", "gettimeofday",
-    "time",         "nanosleep",
-    "poll",         "ppoll",
-    "getpid",       "clock_nanosleep",
-    "getppid",      "gettid",
-    "getuid",       "geteuid",
-    "getgid",       "getegid",
-    "getgroups",    "getrusage",
-    "times",        "uname",
-    "sched_yield",  "exit",
-    "exit_group",   "sched_getaffinity",
+    "read",
+    "write",
+    "readv",
+    "writev",
+    "close",
+    "fstat",
+    "lseek",
+    "pread64",
+    "munmap",
+    "brk",
+    "getrandom",
+    "rt_sigaction",
+    "rt_sigprocmask",
+    "rt_sigreturn",
+    "restart_syscall",
+    "sigaltstack",
+    "setitimer",
+    "alarm",
+    "clock_gettime",
+    "clock_getres",
+    "gettimeofday",
+    "time",
+    "nanosleep",
+    "poll",
+    "ppoll",
+    "getpid",
+    "clock_nanosleep",
+    "getppid",
+    "gettid",
+    "getuid",
+    "geteuid",
+    "getgid",
+    "getegid",
+    "getgroups",
+    "getrusage",
+    "times",
+    "uname",
+    "sched_yield",
+    "exit",
+    "exit_group",
+    "sched_getaffinity",
 };
 
 /* Refused at every level (contract/code.md §3): naming one of them in a kind is an error, not a wish. */
@@ -129,6 +150,7 @@ static const char *const never[] = {
     "fcntl",
     "ioctl",
     "mknod",
+    "futex",
     "mknodat",
     "msgget",
     "semget",
@@ -136,6 +158,8 @@ static const char *const never[] = {
 };
 
 static const int fcntl_commands[] = {F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC};
+/* One thread waits and wakes; priority inheritance and requeueing are kernel code that it has no use for. */
+static const int futex_operations[] = {FUTEX_WAIT, FUTEX_WAKE, FUTEX_WAIT_BITSET, FUTEX_WAKE_BITSET};
 static const unsigned long ioctl_requests[] = {TCGETS, FIOCLEX};
 /* Not MADV_MERGEABLE (its timing shows what others have in memory), nothing that poisons or moves pages. */
 static const int madvise_advices[] = {MADV_NORMAL,   MADV_RANDOM, MADV_SEQUENTIAL, MADV_WILLNEED,
@@ -167,6 +191,10 @@ static int add_arguments(scmp_filter_ctx ctx)
                               SCMP_A1(SCMP_CMP_EQ, (scmp_datum_t)fcntl_commands[i]));
     for (size_t i = 0; rc == 0 && i < sizeof(ioctl_requests) / sizeof(ioctl_requests[0]); i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(ioctl), 1, SCMP_A1(SCMP_CMP_EQ, ioctl_requests[i]));
+    for (size_t i = 0; rc == 0 && i < sizeof(futex_operations) / sizeof(futex_operations[0]); i++)
+        rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(futex), 1,
+                              SCMP_A1(SCMP_CMP_MASKED_EQ, ~(scmp_datum_t)(FUTEX_PRIVATE_FLAG | FUTEX_CLOCK_REALTIME),
+                                      (scmp_datum_t)futex_operations[i]));
     for (size_t i = 0; rc == 0 && i < sizeof(madvise_advices) / sizeof(madvise_advices[0]); i++)
         rc = seccomp_rule_add(ctx, SCMP_ACT_ALLOW, SCMP_SYS(madvise), 1,
                               SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)madvise_advices[i]));

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/futex.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -223,6 +224,8 @@ static void try_calls(struct attack *a)
     note(a, CODE_WALL_CALLS,
          refused(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0)) && refused(syscall(SYS_fork)) &&
              refused(fcntl(1, F_SETOWN, 1)) && refused(fcntl(1, F_SETFL, O_APPEND)) &&
+             refused(syscall(SYS_futex, &(int){0}, FUTEX_LOCK_PI, 0, NULL, NULL, 0)) &&
+             refused(syscall(SYS_madvise, NULL, 0, MADV_MERGEABLE)) &&
              refused(syscall(SYS_ioctl, 0, 0x5412 /* TIOCSTI */, "x")));
 }
 
