@@ -23,6 +23,7 @@ JSScriptRef JSScriptCreateReferencingImmortalASCIIText(JSContextGroupRef group, 
                                                        const char *source, size_t length, JSStringRef *error_message,
                                                        int *error_line);
 JSValueRef JSScriptEvaluate(JSContextRef context, JSScriptRef script, JSValueRef self, JSValueRef *exception);
+void JSDisableGCTimer(void);
 void JSSynchronousGarbageCollectForDebugging(JSContextRef context);
 
 /* An object with all native functions. */

@@ -370,6 +370,29 @@ START_TEST(test_one_thread)
 }
 END_TEST
 
+/* Whatever has the number of the engine's eventfd in a task would be written to. */
+START_TEST(test_no_eventfd)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int null = 0;
+
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir)) != NULL;) {
+        char target[128];
+        ssize_t n = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
+
+        if (n <= 0)
+            continue;
+        target[n] = '\0';
+        ck_assert_msg(strstr(target, "eventfd") == NULL && strstr(target, "eventpoll") == NULL, "%s is %s",
+                      entry->d_name, target);
+        null += strtol(entry->d_name, NULL, 10) > 2 && strcmp(target, "/dev/null") == 0;
+    }
+    closedir(dir);
+    ck_assert_int_ge(null, 1);
+}
+END_TEST
+
 /* What a deployment allows is what require() gives; what this build does not have is an error at the start. Each in a
  * process of its own: a runtime is prepared once. */
 START_TEST(test_module_list)
@@ -417,6 +440,7 @@ int main(int argc, char **argv)
                                   test_nothing_is_left,
                                   test_deep_values,
                                   test_one_thread,
+                                  test_no_eventfd,
                                   test_module_list,
                                   test_environment};
     struct sk_error err = {0};
