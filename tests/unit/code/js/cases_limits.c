@@ -4,7 +4,7 @@
 #include "tests/unit/code/js/cases.h"
 
 #define TIMED_OUT                                                                                                      \
-    .fails = "timeout", .message = "Script execution timed out after 150ms", .type = "TimeoutError", .timeout_ms = 150
+    .fails = "timeout", .message = "Script execution timed out after 300ms", .type = "TimeoutError", .timeout_ms = 300
 #define BOMB(text)                                                                                                     \
     {                                                                                                                  \
         "memory: " text, "function main() { " text " }", NULL, .fails = "memory", .part = "Out of memory",             \
