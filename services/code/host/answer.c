@@ -294,7 +294,8 @@ static enum code_verdict outcome_of(const struct code_outcome *o, struct sk_buf 
         if (o->end == CODE_END_DONE)
             failure.code = frame_code(&f.code);
         /* Time-outs have one wording; the zygote's word on the reason stands above the frame's. */
-        if (strcmp(failure.code, "timeout") == 0 || (o->end != CODE_END_DONE && frame_code(&f.code) != failure.code)) {
+        if (strcmp(failure.code, "timeout") == 0 ||
+            (o->end != CODE_END_DONE && strcmp(frame_code(&f.code), failure.code) != 0)) {
             crashed.end = strcmp(failure.code, "timeout") == 0 ? CODE_END_TIMEOUT : o->end;
             end_text(&crashed, text, sizeof(text));
             failure.fixed = text;
