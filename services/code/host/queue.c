@@ -24,6 +24,7 @@ struct code_queue {
     struct code_queue_settings settings;
     struct code_queue_counters counters;
     struct sk_list rings[CODE_POOLS];
+    struct sk_list arrivals[CODE_POOLS]; /* all that wait, oldest first */
     struct sk_map buckets;
     struct code_bucket *shared;
     size_t waiting[CODE_POOLS];
@@ -64,8 +65,10 @@ struct code_queue *code_queue_new(const struct code_queue_settings *settings)
         return NULL;
     }
     queue->shared->shared = true;
-    for (int i = 0; i < CODE_POOLS; i++)
+    for (int i = 0; i < CODE_POOLS; i++) {
         sk_list_init(&queue->rings[i]);
+        sk_list_init(&queue->arrivals[i]);
+    }
     /* A line exists only while it has a job: there are never more lines than jobs. */
     sk_map_init(&queue->buckets, settings->max_waiting + (size_t)settings->pool_size * CODE_POOLS + 1, settings->seed);
     return queue;
@@ -141,6 +144,7 @@ enum code_admission code_queue_add(struct code_queue *queue, struct code_job *jo
         return CODE_NO_MEMORY;
     *job = (struct code_job){.bucket = bucket, .pool = pool, .state = CODE_JOB_WAITING, .added_ms = now_ms};
     sk_list_push_back(&bucket->lines[pool].jobs, &job->link);
+    sk_list_push_back(&queue->arrivals[pool], &job->arrival);
     bucket->lines[pool].count++;
     queue->waiting[pool]++;
     queue->counters.added++;
@@ -152,6 +156,7 @@ enum code_admission code_queue_add(struct code_queue *queue, struct code_job *jo
 static void unlink_job(struct code_queue *queue, struct code_job *job)
 {
     sk_list_remove(&job->link);
+    sk_list_remove(&job->arrival);
     job->bucket->lines[job->pool].count--;
     queue->waiting[job->pool]--;
 }
@@ -230,38 +235,13 @@ void code_queue_drain(struct code_queue *queue)
     queue->draining = true;
 }
 
-/* The bucket whose line is asked for; waiting lines at their limit are in no ring, so the map is walked. */
-struct search {
-    enum code_pool pool;
-    struct code_bucket *found;
-};
-
-static bool find_waiting(void *arg, const char *key, void *value)
-{
-    struct search *search = arg;
-    struct code_bucket *bucket = value;
-
-    (void)key;
-    if (bucket->lines[search->pool].count == 0)
-        return true;
-    search->found = bucket;
-    return false;
-}
-
 struct code_job *code_queue_flush(struct code_queue *queue, enum code_pool pool)
 {
-    struct search search = {.pool = pool};
     struct code_job *job;
 
-    if (queue->waiting[pool] == 0)
+    if (sk_list_empty(&queue->arrivals[pool]))
         return NULL;
-    if (queue->shared->lines[pool].count > 0)
-        search.found = queue->shared;
-    else
-        sk_map_visit(&queue->buckets, find_waiting, &search);
-    if (search.found == NULL)
-        return NULL;
-    job = SK_LIST_ENTRY(struct code_job, search.found->lines[pool].jobs.next, link);
+    job = SK_LIST_ENTRY(struct code_job, queue->arrivals[pool].next, arrival);
     withdraw(queue, job);
     queue->counters.flushed++;
     return job;

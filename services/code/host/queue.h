@@ -23,7 +23,8 @@ struct code_bucket;
 
 /* A member of the caller's struct, zeroed at first. Read only but for the queue. */
 struct code_job {
-    struct sk_list link;
+    struct sk_list link;    /* in its line */
+    struct sk_list arrival; /* of all that wait in its pool */
     struct code_bucket *bucket;
     enum code_pool pool;
     enum code_job_state state;
@@ -83,7 +84,8 @@ bool code_queue_leave(struct code_queue *queue, struct code_job *job);
 void code_queue_set_ready(struct code_queue *queue, enum code_pool pool, bool ready);
 /* From now on nothing is admitted; what waits still gets its turn. */
 void code_queue_drain(struct code_queue *queue);
-/* Takes out a waiting job to be refused (end of the drain, a language that cannot be started); NULL when none waits. */
+/* Takes out the job that has waited longest, to be refused (end of the drain, a language that cannot be started); NULL
+ * when none waits. */
 struct code_job *code_queue_flush(struct code_queue *queue, enum code_pool pool);
 
 struct code_queue_pool code_queue_pool(const struct code_queue *queue, enum code_pool pool);

@@ -307,9 +307,14 @@ bool code_scan(const char *text, size_t length, size_t depth_max, code_scan_memb
 }
 
 /* ---- strings ------------------------------------------------------------------------------------ */
-static unsigned unit(const char *digits_at)
+/* Four hexadecimal digits that the scanner has passed. */
+static unsigned unit(const char *text)
 {
-    return (unsigned)(hex(digits_at[0]) << 12 | hex(digits_at[1]) << 8 | hex(digits_at[2]) << 4 | hex(digits_at[3]));
+    unsigned value = 0;
+
+    for (int i = 0; i < 4; i++)
+        value = value * 16 + (unsigned)hex(text[i]);
+    return value;
 }
 
 static size_t put(char *out, unsigned c)

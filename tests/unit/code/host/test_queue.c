@@ -73,8 +73,10 @@ START_TEST(test_flood)
     job = code_queue_next(queue, CODE_POOL_JS, 0);
     ck_assert_ptr_eq(job, &one);
     code_queue_done(queue, job);
-    while ((job = code_queue_flush(queue, CODE_POOL_JS)) != NULL)
+    for (int i = 2; (job = code_queue_flush(queue, CODE_POOL_JS)) != NULL; i++) { /* in the order of arrival */
+        ck_assert_ptr_eq(job, &flood[i]);
         ck_assert_int_eq(job->state, CODE_JOB_NEW);
+    }
     ck_assert_int_eq(code_queue_counters(queue)->flushed, 498);
     ck_assert(code_queue_empty(queue));
     code_queue_free(queue);
