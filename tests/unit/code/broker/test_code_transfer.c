@@ -7,15 +7,17 @@
 #include "common/log/log.h"
 #include "tests/conformance/provider/peer.h"
 #include "tests/unit/check_main.h"
+#include "tests/unit/code/broker/tls.h"
 
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
+#include <unistd.h>
 #include <zlib.h>
 
-#define MIB (1024 * 1024)
+#define MIB      (1024 * 1024)
+#define BOMB_MIB 40
 
 struct result {
     struct bed *bed;
@@ -37,6 +39,8 @@ struct bed {
     int port, waiting;
     const char *addresses[4]; /* what "site.test" resolves to */
     int resolved;
+    void *bomb; /* made beforehand: it takes a while */
+    size_t bomb_length;
     char log[16384];
 };
 
@@ -143,11 +147,7 @@ static bool serve(void *arg, const struct peer_request *request, int fd)
         answer_with(fd, "", body, size);
         free(body);
     } else if (strcmp(path, "/bomb") == 0) {
-        size_t length;
-        void *body = gzip((size_t)200 * MIB, &length);
-
-        answer_with(fd, "Content-Encoding: gzip\r\n", body, length);
-        free(body);
+        answer_with(fd, "Content-Encoding: gzip\r\n", bed->bomb, bed->bomb_length);
     } else if (strcmp(path, "/gzip") == 0) {
         size_t length;
         void *body = gzip(1000, &length);
@@ -352,10 +352,16 @@ START_TEST(test_answers)
                             r.length),
                      0);
     drop(&r);
-    ck_assert_int_eq(code_requester_counts(bed.requester).answered, 6);
-    /* Each request asks its own connection and its own look-up. */
-    ck_assert_int_eq(peer_connection_count(bed.peer), 6);
-    ck_assert_int_eq(bed.resolved, 5);
+    fetch(&bed, &r, "http://site.test:PORT/bytes/5",
+          (struct code_request){.method = "HEAD", .body = "x", .body_length = 1});
+    ck_assert_int_eq(r.status, 200);
+    ck_assert_int_eq(r.length, 0);
+    ck_assert_str_eq(json_string_value(json_object_get(r.headers, "content-length")), "5");
+    drop(&r);
+    ck_assert_int_eq(code_requester_counts(bed.requester).answered, 7);
+    /* Each request has its own connection and its own look-up. */
+    ck_assert_int_eq(peer_connection_count(bed.peer), 7);
+    ck_assert_int_eq(bed.resolved, 6);
     json_decref(headers);
     end(&bed);
 }
@@ -509,10 +515,12 @@ START_TEST(test_bomb_and_budget)
     struct result r;
 
     begin(&bed);
+    bed.bomb = gzip((size_t)BOMB_MIB * MIB, &bed.bomb_length);
     fetch(&bed, &r, "http://site.test:PORT/bomb", PLAIN);
     ck_assert_str_eq(r.message, "Response too large");
     ck_assert_int_le(code_requester_counts(bed.requester).received_bytes, 10 * MIB + 65536);
     end(&bed);
+    free(bed.bomb);
     begin_with(&bed, NULL, &usual, 1000);
     ck_assert(code_broker_hold(bed.broker, 600));
     fetch(&bed, &r, "http://site.test:PORT/bytes/401", PLAIN);
@@ -614,6 +622,39 @@ START_TEST(test_cancel_while_resolving)
 }
 END_TEST
 
+/* The certificate must be one of a known authority, and for this very name. */
+START_TEST(test_tls)
+{
+    char directory[] = "/tmp/code-broker-XXXXXX", path[64];
+    struct tls_server *server;
+    struct bed bed;
+    struct result r;
+    int of_peer;
+
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof(path), "%s/ca.pem", directory);
+    server = tls_start("site.test", path);
+    begin(&bed);
+    of_peer = bed.port;
+    bed.port = tls_port(server);
+    fetch(&bed, &r, "https://site.test:PORT/", PLAIN);
+    ck_assert_str_eq(r.message, "Request failed: no TLS connection");
+    bed.broker->options.ca_file = path;
+    fetch(&bed, &r, "https://other.test:PORT/", PLAIN);
+    ck_assert_str_eq(r.message, "Request failed: no TLS connection");
+    ck_assert_int_eq(tls_answered(server), 0);
+    fetch(&bed, &r, "https://Site.Test.:PORT/", PLAIN);
+    ck_assert_str_eq(r.message, "");
+    ck_assert_str_eq(r.data, "secret");
+    drop(&r);
+    bed.port = of_peer;
+    end(&bed);
+    tls_stop(server);
+    unlink(path);
+    rmdir(directory);
+}
+END_TEST
+
 SK_CHECK_MAIN("code transfer", test_answers, test_names_and_addresses, test_system_resolver, test_redirects,
               test_limits, test_bomb_and_budget, test_policy_and_audit, test_flight_and_cancel, test_free_inside_done,
-              test_cancel_while_resolving)
+              test_cancel_while_resolving, test_tls)
