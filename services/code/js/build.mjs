@@ -29,6 +29,60 @@ const momentLocales = {
     },
 };
 
+// The table of characters in host names: 9185 arrays, a megabyte of every template and as much to collect. Here as numbers, with the
+// same answers; what does not fit fails the build.
+function hostCharacters() {
+    const table = JSON.parse(readFileSync("node_modules/tr46/lib/mappingTable.json", "utf8"));
+    let steps = "", status = "", lengths = "", texts = "", next = 0;
+
+    for (const [range, of, text = ""] of table) {
+        const [first, last] = Array.isArray(range) ? range : [range, range];
+
+        if (first !== next || text.length > 35 || of > 9) throw new Error("tr46 has a table of another kind");
+        next = last + 1;
+        steps += (next - first).toString(36) + " ";
+        status += of;
+        lengths += text.length.toString(36);
+        texts += text;
+    }
+    if (next !== 0x110000 || texts.length > 0xffff) throw new Error("tr46 has a table of another kind");
+    return `
+        const status = ${JSON.stringify(status)}, texts = ${JSON.stringify(texts)}, count = status.length;
+        const first = new Uint32Array(count), at = new Uint16Array(count + 1), steps = ${JSON.stringify(steps)}.split(" "), lengths = ${JSON.stringify(lengths)};
+        for (let i = 0, code = 0, to = 0; i < count; i++) {
+            first[i] = code;
+            code += parseInt(steps[i], 36);
+            to += parseInt(lengths[i], 36);
+            at[i + 1] = to;
+        }
+        module.exports = (code) => {
+            let low = 0, high = count - 1;
+
+            while (low < high) {
+                const middle = (low + high + 1) >>> 1;
+                if (first[middle] <= code) low = middle;
+                else high = middle - 1;
+            }
+            return [+status[low], texts.slice(at[low], at[low + 1])];
+        };`;
+}
+
+const hostNames = {
+    name: "host-names",
+    setup(builder) {
+        builder.onResolve({ filter: /^host-characters$/ }, (args) => ({ path: args.path, namespace: "host-characters" }));
+        builder.onLoad({ filter: /.*/, namespace: "host-characters" }, () => ({ contents: hostCharacters() }));
+        builder.onLoad({ filter: /node_modules.tr46.index\.js$/ }, (args) => {
+            const text = readFileSync(args.path, "utf8");
+            const patched = text.replace('const mappingTable = require("./lib/mappingTable.json");', 'const findStatus = require("host-characters");')
+                .replace(/^function findStatus\(val\) \{\n.*?\n\}\n/ms, "");
+
+            if (patched.includes("mappingTable") || patched.includes("function findStatus")) throw new Error("tr46 looks up characters in another way");
+            return { contents: patched, loader: "js" };
+        });
+    },
+};
+
 // The script is one function expression: C calls it with the native functions, and gets the entry points back.
 const result = await build({
     entryPoints: ["src/main.js"],
@@ -41,7 +95,7 @@ const result = await build({
     minifyWhitespace: true,
     legalComments: "none", // their texts are in the notices
     loader: { ".task.js": "text" },
-    plugins: [momentLocales],
+    plugins: [momentLocales, hostNames],
     inject: ["src/inject.js"],
     define: { "Object.setPrototypeOf": "sandkeepSetPrototypeOf", global: "globalThis", "process.env.NODE_ENV": '"production"' },
     banner: { js: "(function(host){\"use strict\";" },

@@ -79,6 +79,13 @@ const struct js_case cases_modules[] = {
         "u.searchParams.append('y', 'a b'); return [u.href, u.host, u.origin, URL.canParse('x:'), u.password] })()",
         "[\"https://user:p%40@xn--exmple-cua.com/b?x=1&y=a+b#h\",\"xn--exmple-cua.com\",\"https://"
         "xn--exmple-cua.com\",true,\"p%40\"]"),
+    RUN("URL with characters of each kind", /* mapped to several, ignored, kept, beyond 16 bits, the last ones, refused
+                                             */
+        "['\\u2460\\u337b.\\u210c', 'a\\u00adb', 'fa\\u00df.de', '\\ud83c\\udd50z', '\\ufdfa', '\\ud840\\udc00', "
+        "'\\udbff\\udffd', '\\u0378'].map((host) => { try { return new URL('http://' + host).host } catch (e) { return "
+        "e.name } })",
+        "[\"xn--1-nj3bt0i.h\",\"ab\",\"xn--fa-hia.de\",\"xn--z-xw1s\",\"TypeError\",\"xn--j50i\",\"TypeError\","
+        "\"TypeError\"]"),
     {"URL refuses", "function main() { new URL('no') }", NULL, .type = "TypeError", .part = "Invalid URL"},
     RUN("URLSearchParams",
         "[...new URLSearchParams('a=1&b=2&a=3')].concat([new URLSearchParams({ q: '\\u4f60 ' }).toString()])",
