@@ -57,7 +57,9 @@ static void bash_script(void)
           stdout);
     for (const struct ctl_verb *verb = ctl_verbs; verb->name != NULL; verb++)
         printf("%s ", verb->name);
-    fputs("man' -- \"$cur\")); return ;;\n    cp:*) [[ $cur == -* ]] || { COMPREPLY=($(compgen -f -- \"$cur\")); "
+    fputs("man' -- \"$cur\")); return ;;\n    code:code) COMPREPLY=($(compgen -W 'js python' -- \"$cur\")); return "
+          ";;\n    "
+          "cp:*|code:*) [[ $cur == -* ]] || { COMPREPLY=($(compgen -f -- \"$cur\")); "
           "return; } ;;\n    esac\n    case $verb in\n",
           stdout);
     for (const struct ctl_verb *verb = ctl_verbs; verb->name != NULL; verb++) {
@@ -119,6 +121,8 @@ static void zsh_script(void)
         each_option(verb, zsh_option);
         if (strcmp(verb->name, "cp") == 0)
             fputs(" \\\n            '*:file:_files'", stdout);
+        else if (strcmp(verb->name, "code") == 0)
+            fputs(" \\\n            '1:language:(js python)' \\\n            '2:file:_files'", stdout);
         else if (strcmp(verb->name, "completion") == 0)
             fputs(" \\\n            '1:shell:(bash zsh)'", stdout);
         fputs("\n            ;;\n", stdout);

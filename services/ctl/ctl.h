@@ -36,6 +36,7 @@ struct ctl_config {
     char *nats_url, *nats_credentials_file, *nats_token, *prefix;
     char *localbox_url, *localbox_key;
     char *provider_url, *provider_key, *volume_url, *volume_token;
+    char *code_url, *code_token;
 };
 
 /* Every option of every verb, by its long name. Strings point into argv; unset is NULL, false or -1. */
@@ -64,6 +65,8 @@ struct ctl_args {
     const char *cwd;
     int64_t timeout_ms;
     bool background;
+    /* code */
+    const char *vars, *queue, *url, *token;
 
     const char *positional[CTL_POSITIONAL_MAX];
     int positional_count;
@@ -219,5 +222,6 @@ int ctl_doctor(struct ctl *ctl);
 int ctl_id(struct ctl *ctl);
 int ctl_exec(struct ctl *ctl);
 int ctl_cp(struct ctl *ctl);
+int ctl_code(struct ctl *ctl);
 
 #endif

@@ -14,12 +14,13 @@
 static const char exit_text[] =
     "0 done, 1 the operation failed (doctor: there are findings), 2 usage or configuration, 3 not found, 4 busy or in "
     "conflict, 5 deadline, 6 the bus or the service cannot be reached, 130 interrupted (the operation goes on).";
-static const char config_text[] = "Configuration comes from the environment: SANDKEEP_NATS_URL "
-                                  "(nats://127.0.0.1:4222), SANDKEEP_NATS_TOKEN, SANDKEEP_NATS_CREDENTIALS_FILE, "
-                                  "SANDKEEP_SUBJECT_PREFIX (sandbox); for exec, cp and doctor also "
-                                  "SANDKEEP_LOCALBOX_URL and SANDKEEP_LOCALBOX_KEY, or "
-                                  "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY. skctl "
-                                  "--print-config shows them all with their values.";
+static const char config_text[] =
+    "Configuration comes from the environment: SANDKEEP_NATS_URL "
+    "(nats://127.0.0.1:4222), SANDKEEP_NATS_TOKEN, SANDKEEP_NATS_CREDENTIALS_FILE, "
+    "SANDKEEP_SUBJECT_PREFIX (sandbox); for exec, cp and doctor also "
+    "SANDKEEP_LOCALBOX_URL and SANDKEEP_LOCALBOX_KEY, or "
+    "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY; for code "
+    "SANDKEEP_CODE_URL and SANDKEEP_CODE_TOKEN. skctl --print-config shows them all with their values.";
 
 /* Paragraph of text with `indent` blanks before each line. */
 static void wrap(FILE *out, const char *text, int indent)
@@ -141,6 +142,7 @@ void ctl_help_man(FILE *out)
     roff(out, "skctl list --status=running --json | jq -r '.items[].sandboxId'\n");
     roff(out, "skctl watch --since=10m --type='lifecycle.*'\n");
     roff(out, "skctl stuck && skctl recover app-8a3cb7a4e074fa1d --action=retry\n");
+    roff(out, "skctl code js main.js --vars '{\"name\": \"Ada\"}'\n");
     fputs(".fi\n", out);
 }
 

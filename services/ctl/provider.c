@@ -4,26 +4,9 @@
  * by exec and cp until the runtime service exists. */
 #include "services/ctl/provider.h"
 
-#include "common/http/client.h"
-
-#include <pthread.h>
 #include <string.h>
 
 #define REQUEST_TIMEOUT_MS 60000
-#define WATCH_MS           50
-
-/* Raises the call's cancel flag when a signal came: the call itself blocks the main thread. */
-static void *watch_interrupt(void *arg)
-{
-    struct ctl_provider *provider = arg;
-
-    while (!atomic_load(&provider->closing)) {
-        if (ctl_interrupted)
-            sk_call_cancel(&provider->call);
-        sk_sleep_ms(&sk_sched_system, WATCH_MS);
-    }
-    return NULL;
-}
 
 int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
 {
@@ -58,11 +41,8 @@ int ctl_provider_open(struct ctl *ctl, struct ctl_provider *out)
     }
     out->volumes_url = settings.volume_manager_url;
     out->volumes_token = settings.volume_manager_token;
-    sk_call_init(&out->call, &sk_sched_system);
-    ctl_catch_signals();
-    if (pthread_create(&out->watcher, NULL, watch_interrupt, out) != 0) {
+    if (ctl_guard_open(&out->guard, &out->call) != 0) {
         sk_opensandbox_free(&out->provider);
-        ctl_complain("cannot start a thread");
         return CTL_FAILED;
     }
     out->open = true;
@@ -73,9 +53,7 @@ void ctl_provider_close(struct ctl_provider *provider)
 {
     if (!provider->open)
         return;
-    atomic_store(&provider->closing, true);
-    pthread_join(provider->watcher, NULL);
-    sk_http_call_release(&provider->call);
+    ctl_guard_close(&provider->guard);
     sk_opensandbox_free(&provider->provider);
     provider->open = false;
 }

@@ -5,16 +5,13 @@
 #define SK_CTL_PROVIDER_H
 
 #include "common/provider/provider.h"
-#include "services/ctl/ctl.h"
-
-#include <pthread.h>
+#include "services/ctl/guard.h"
 
 struct ctl_provider {
     struct sk_provider provider;
     struct sk_call call;                     /* taken back when a signal comes */
     const char *volumes_url, *volumes_token; /* borrowed from the configuration; "" = none */
-    pthread_t watcher;
-    atomic_bool closing;
+    struct ctl_guard guard;
     bool open;
 };
 

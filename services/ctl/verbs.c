@@ -91,6 +91,16 @@ OPTION(o_grace, "grace", "TIME", CTL_OPTION_DURATION, grace_ms,
 OPTION(o_cwd, "cwd", "DIR", CTL_OPTION_TEXT, cwd, "working directory inside the sandbox");
 OPTION(o_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms, "kill the command after this long");
 
+OPTION(o_vars, "vars", "JSON|@FILE", CTL_OPTION_TEXT, vars, "variables of the code: a JSON object, or @FILE with one");
+OPTION(o_code_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms,
+       "stop the code after this long, such as 500ms or 5s (the service's limit)");
+OPTION(o_queue, "queue", "ID", CTL_OPTION_TEXT, queue, "queueId: tasks of one id take turns with those of others");
+OPTION(o_code_deadline, "deadline", "TIME", CTL_OPTION_DURATION, deadline_ms,
+       "give up waiting after this long (3m, or the timeout and a minute); the task is cancelled");
+OPTION(o_url, "url", "URL", CTL_OPTION_TEXT, url, "code sandbox to ask, instead of SANDKEEP_CODE_URL");
+OPTION(o_token, "token", "TOKEN", CTL_OPTION_TEXT, token,
+       "its token, instead of SANDKEEP_CODE_TOKEN (others on the machine can see it)");
+
 const struct ctl_option *const ctl_common_options[] = {&o_json, &o_quiet, &o_help, NULL};
 
 #define IDENTITY &o_app, &o_workflow, &o_skill, &o_user
@@ -116,6 +126,9 @@ static const struct ctl_option *const stuck_options[] = {&o_older, NULL};
 static const struct ctl_option *const watch_options[] = {IDENTITY, &o_since, &o_type, &o_count, &o_for, NULL};
 static const struct ctl_option *const doctor_options[] = {&o_grace, &o_repair, &o_yes, NULL};
 static const struct ctl_option *const exec_options[] = {IDENTITY, &o_cwd, &o_timeout, NULL};
+
+static const struct ctl_option *const code_options[] = {&o_vars, &o_code_timeout, &o_queue, &o_code_deadline,
+                                                        &o_url,  &o_token,        NULL};
 
 #define TARGET "[SANDBOX-ID]"
 
@@ -190,6 +203,14 @@ const struct ctl_verb ctl_verbs[] = {
      "identity flags; - is "
      "stdin or stdout. Directories are not copied.",
      identity_options, 2, false, ctl_cp},
+    {"code", "js|python FILE", "run JavaScript or Python in the code sandbox",
+     "Sends the file (- is stdin) to the code sandbox of SANDKEEP_CODE_URL and prints what its main function returns, "
+     "as "
+     "JSON, on stdout, and what it printed on stderr. It needs no bus. With --json the whole answer of the service "
+     "goes to "
+     "stdout. Exit status: 0 it returned, 1 the code failed (message, line and traceback on stderr), 4 the service has "
+     "too much to do, 5 time is over, 6 it cannot be reached. An interrupt cancels the task.",
+     code_options, 2, false, ctl_code},
     {"help", "[VERB]", "help for a verb", "Without a verb: all verbs. `help man` prints the manual page.", none, 1,
      false, ctl_help},
     {"completion", "bash|zsh", "print a shell completion script",

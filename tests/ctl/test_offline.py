@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT, bin_dir
 
 VERBS = ["ensure", "stop", "archive", "restore", "delete", "converge", "recover", "touch", "get", "list", "find", "stats", "watch", "timeline",
-         "stuck", "doctor", "id", "exec", "cp"]
+         "stuck", "doctor", "id", "exec", "cp", "code"]
 FLAGS = {"app": "--app", "skillEdit": "--skill", "workflowBuilder": "--workflow"}
 
 
@@ -79,6 +79,8 @@ def test_bash_completion():
     assert complete("skctl list --status=runn") == ["running"]
     assert complete("skctl recover --action ab") == ["abandon"]
     assert complete("skctl help tim") == ["timeline"]
+    assert complete("skctl code ") == ["js", "python"]
+    assert complete("skctl code js --vars={} --ti") == ["--timeout="]
 
 
 def test_zsh_completion_is_a_valid_script(offline):
