@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Frames between a task and its host: a length of four bytes, little-endian, and that many bytes of JSON
- * (contract/code.md §5). Requests of a task to the broker, each with an id of its own choice that it does not use again:
+ * (contract/code.md §5). Requests of a task to the broker, each with an id of its own choice that is greater than the
+ * one before:
  *   {"id":1,"type":"http_request","url":"…","method":"GET","headers":{…},"body":"…","timeoutMs":N}
  * (body only where there is one; "followRedirects":true only where the task asks for it)
  * and the answers, in any order:

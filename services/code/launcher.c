@@ -80,6 +80,7 @@ struct launcher {
     char root[CODE_PATH_MAX];
     uint64_t last_id;
     bool stopping, host_ended; /* host_ended: its pid is nobody's any more */
+    int host_status;           /* of wait, then */
 };
 
 static int64_t interval_us(const struct launcher *l)
@@ -116,14 +117,14 @@ static const char *root_of(const struct launcher *l, enum code_level level)
 
 static _Noreturn void execute(const struct code_language *config, int fd)
 {
-    char *argv[64];
+    char *argv[CODE_MODULES_MAX + 3];
     char *const none[] = {NULL};
     size_t argc = 0;
     sigset_t no_signals;
 
     argv[argc++] = (char *)(uintptr_t)config->program;
     argv[argc++] = (char *)(uintptr_t)config->kind;
-    for (size_t i = 0; config->modules != NULL && config->modules[i] != NULL && argc < 63; i++)
+    for (size_t i = 0; config->modules != NULL && config->modules[i] != NULL && argc < CODE_MODULES_MAX + 2; i++)
         argv[argc++] = (char *)(uintptr_t)config->modules[i];
     argv[argc] = NULL;
     sigemptyset(&no_signals);
@@ -451,13 +452,21 @@ static int64_t tick(struct launcher *l, struct language *lang, int64_t now)
     return next;
 }
 
+static void note_host(struct launcher *l, pid_t pid, int status)
+{
+    if (pid != l->config->host_pid)
+        return;
+    l->host_ended = l->stopping = true;
+    l->host_status = status;
+}
+
 static void reap(struct launcher *l)
 {
     pid_t pid;
+    int status;
 
-    while ((pid = waitpid(-1, NULL, WNOHANG)) > 0) {
-        if (pid == l->config->host_pid)
-            l->host_ended = l->stopping = true;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        note_host(l, pid, status);
         for (size_t i = 0; i < l->config->language_count; i++) {
             for (int k = 0; k < 2; k++) {
                 struct template *t = &l->languages[i].templates[k];
@@ -714,6 +723,9 @@ static int begin(struct launcher *l, struct sk_error *err)
 /* Kills every template and tree and waits for all of them: nothing of ours is left when we return. */
 static void end(struct launcher *l)
 {
+    pid_t pid;
+    int status = 0;
+
     shutdown(l->host, SHUT_RDWR); /* a host that is our child and still there hears that it is over */
     if (l->lifeline[1] >= 0)
         close(l->lifeline[1]); /* zygotes that nobody has a pidfd of yet go by this */
@@ -728,8 +740,8 @@ static void end(struct launcher *l)
         for (int k = 0; k < 2; k++)
             template_drop(&lang->templates[k]);
     }
-    while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {
-    }
+    while ((pid = waitpid(-1, &status, 0)) > 0 || errno == EINTR)
+        note_host(l, pid, status);
     for (size_t i = 0; i < l->config->language_count; i++) {
         for (int k = 0; k < CODE_ZYGOTES_PER_KIND; k++) {
             if (l->languages[i].zygotes[k].pidfd >= 0)
@@ -759,6 +771,10 @@ int code_launcher_run(const struct code_launcher_config *config, int host, struc
     while (rc == 0 && !l->stopping)
         turn(l);
     end(l);
+    if (rc == 0 && l->host_ended && l->host_status != 0)
+        rc = sk_fail(err, SK_ERR_INTERNAL, "the host has ended with %s %d",
+                     WIFSIGNALED(l->host_status) ? "signal" : "status",
+                     WIFSIGNALED(l->host_status) ? WTERMSIG(l->host_status) : WEXITSTATUS(l->host_status));
     free(l);
     return rc;
 }

@@ -8,6 +8,7 @@
 #include "services/code/control.h"
 
 #define CODE_LANGUAGES_MAX        4
+#define CODE_MODULES_MAX          256
 #define CODE_ZYGOTES_PER_KIND     4 /* serving, retiring, dying, coming */
 #define CODE_TEMPLATE_START_MS    30000
 #define CODE_SPAWN_MS             2000 /* a template that has not forked by then is killed */
@@ -21,7 +22,7 @@
 struct code_language {
     const char *program;            /* a program whose main is code_template_main */
     const char *kind;               /* its first argument */
-    const char *const *modules;     /* further arguments, NULL-terminated; may be NULL */
+    const char *const *modules;     /* further arguments, NULL-terminated, at most CODE_MODULES_MAX; may be NULL */
     const char *const *environment; /* the whole of it, NULL-terminated; may be NULL */
     uint32_t slots;                 /* tasks of one zygote at a time, 1 … CODE_SLOTS_MAX */
 };
@@ -46,7 +47,8 @@ struct code_launcher_config {
 
 /* Serves until the host's socket closes or SIGTERM comes; then everything it started has ended. Sends LEVEL first.
  * `host` is non-blocking. Blocks SIGCHLD and SIGTERM, becomes a subreaper, waits for every child: a process of its own.
- * -1: nothing was started, or no level that may serve (err says which wall is missing). */
+ * -1: nothing was started, or no level that may serve (err says which
+ * wall is missing), or the host ended with another status than 0. */
 SK_MUST_USE int code_launcher_run(const struct code_launcher_config *config, int host, struct sk_error *err);
 
 #endif

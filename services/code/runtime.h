@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a language brings to the code sandbox (contract/code.md §1, §2): it loads everything once in a template, and runs
- * one task in each child that is forked from it. Around it, in other files: the process tree (launcher, template,
+ * What a language brings to the code sandbox (contract/code.md §1, §2): it loads everything once in a template, and
+ * runs one task in each child that is forked from it. Around it, in other files: the process tree (launcher, template,
  * zygote), the walls, the host. A runtime knows none of them: it gets a task and two descriptors. */
 #ifndef SK_CODE_RUNTIME_H
 #define SK_CODE_RUNTIME_H
@@ -16,11 +16,11 @@
 
 /* Bounds of one task; the host fills them from its configuration and the request. */
 struct code_limits {
-    int64_t timeout_ms;       /* wall time of the whole task; the host's own kill comes some time later */
-    int64_t output_bytes;     /* result frame, log included: SANDBOX_MAX_OUTPUT_MB */
-    int64_t log_bytes;        /* 1 MiB: a line that would not fit is dropped whole */
-    int64_t tmp_bytes;        /* Python's task directory */
-    int request_max;          /* http requests of one task */
+    int64_t timeout_ms;   /* wall time of the whole task; the host's own kill comes some time later */
+    int64_t output_bytes; /* result frame, log included: SANDBOX_MAX_OUTPUT_MB */
+    int64_t log_bytes;    /* 1 MiB: a line that would not fit is dropped whole */
+    int64_t tmp_bytes;    /* Python's task directory */
+    int request_max;      /* http requests of one task */
     int64_t request_timeout_ms;
     int64_t request_body_bytes;
     int64_t response_bytes;
@@ -45,9 +45,9 @@ struct code_channel {
 
 struct code_runtime {
     const char *name; /* "js", "python", "python-full" */
-    /* In the template, once: loads the engine and every module, warms it up. After it the process has exactly one thread
-     * and touches the kernel only as a task may. `modules` = names that `require`/`import` may be given, NULL-terminated.
-     * Errors: internal, with what could not be loaded. */
+    /* In the template, once: loads the engine and every module, warms it up. After it the process has exactly one
+     * thread and touches the kernel only as a task may. `modules` = names that `require`/`import` may be given,
+     * NULL-terminated. Errors: internal, with what could not be loaded. */
     int (*prepare)(const char *const *modules, struct sk_error *err);
     /* In the child, once: runs the task, writes one result frame and returns, or ends the process with 0 itself. Blocks
      * for at most timeout_ms and a little. The caller exits at once; nothing is cleaned up. Never writes to any other

@@ -256,7 +256,7 @@ static void trial_end(struct trial *t)
         if (fds[i] >= 0)
             close(fds[i]);
     }
-    /* The launcher is a subreaper and has no other children yet: all that is left of the trial comes to it. */
+    /* This process is a subreaper and has no other children: all that is left of the trial comes to it. */
     if (t->pid > 0) {
         while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {
         }
@@ -267,15 +267,19 @@ static void trial_end(struct trial *t)
         shmctl(t->shm, IPC_RMID, NULL);
 }
 
-int code_selftest_run(const struct code_selftest *test, uint64_t *crossed, struct sk_error *err)
+struct verdict {
+    int rc;
+    uint64_t crossed;
+    struct sk_error err;
+};
+
+static void try_both(const struct code_selftest *test, struct verdict *verdict)
 {
     const struct code_kind *const kinds[] = {&code_kind_probe_naked, &code_kind_probe};
-    int rc = 0;
 
-    *crossed = 0;
-    for (size_t i = 0; rc == 0 && i < 2; i++) {
+    for (size_t i = 0; verdict->rc == 0 && i < 2; i++) {
         struct trial t = {.test = test,
-                          .err = err,
+                          .err = &verdict->err,
                           .template = -1,
                           .host = -1,
                           .lifeline = {-1, -1},
@@ -286,10 +290,41 @@ int code_selftest_run(const struct code_selftest *test, uint64_t *crossed, struc
                           .canary = -1,
                           .results = {-1, -1}};
 
-        rc = trial_run(&t, kinds[i], crossed);
+        verdict->rc = trial_run(&t, kinds[i], &verdict->crossed);
         trial_end(&t);
     }
-    return rc;
+}
+
+/* In a process of its own, which waits for all that comes of it: the launcher has another child, the host. */
+int code_selftest_run(const struct code_selftest *test, uint64_t *crossed, struct sk_error *err)
+{
+    struct verdict verdict = {.rc = 0};
+    int pair[2];
+    pid_t pid;
+    bool whole;
+
+    *crossed = 0;
+    if (pipe2(pair, O_CLOEXEC) != 0)
+        return sk_fail(err, SK_ERR_INTERNAL, "cannot make a pipe for the self-test: %s", strerror(errno));
+    pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+        prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        close(pair[0]);
+        try_both(test, &verdict);
+        _exit(write(pair[1], &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict) ? 0 : 1); /* less than PIPE_BUF */
+    }
+    close(pair[1]);
+    whole = pid > 0 && read(pair[0], &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict);
+    close(pair[0]);
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {
+    }
+    if (!whole)
+        return sk_fail(err, SK_ERR_INTERNAL, "the self-test ended without a result");
+    *crossed = verdict.crossed;
+    if (verdict.rc != 0)
+        *err = verdict.err;
+    return verdict.rc;
 }
 
 const char *code_wall_text(enum code_wall wall)

@@ -89,7 +89,7 @@ static const char *value_text(const json_t *value, char number[64], size_t *leng
     return number;
 }
 
-static enum code_refusal add(struct curl_slist **list, const char *name, const char *value, size_t length)
+static enum code_net_refusal add(struct curl_slist **list, const char *name, const char *value, size_t length)
 {
     size_t size = strlen(name) + length + 3;
     bool good;
@@ -115,9 +115,9 @@ static enum code_refusal add(struct curl_slist **list, const char *name, const c
     return good ? CODE_REFUSED_NOT : CODE_REFUSED_MEMORY;
 }
 
-enum code_refusal code_headers_build(const json_t *headers, struct code_header_rules rules, struct curl_slist **out)
+enum code_net_refusal code_headers_build(const json_t *headers, struct code_header_rules rules, struct curl_slist **out)
 {
-    enum code_refusal refusal = CODE_REFUSED_NOT;
+    enum code_net_refusal refusal = CODE_REFUSED_NOT;
     struct curl_slist *list = NULL;
     size_t count = 0, bytes = 0, length, name_length;
     bool typed = false;

@@ -383,7 +383,7 @@ const char *code_http_start(struct code_transfer *t)
 
     t->refusal = code_headers_build(t->headers, rules, &t->header_list);
     if (t->refusal != CODE_REFUSED_NOT)
-        return code_refusal_message(t->refusal);
+        return code_net_refusal_message(t->refusal);
     t->multi = curl_multi_init();
     t->easy = curl_easy_init();
     if (t->curl_timer == NULL)

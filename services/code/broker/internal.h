@@ -59,7 +59,7 @@ struct code_transfer {
     /* What came. */
     const char *message; /* how it ended, NULL = well; static */
     const char *why;     /* for the audit line; static */
-    enum code_refusal refusal;
+    enum code_net_refusal refusal;
     bool settled; /* refused before anything was asked */
     int status;
     char status_text[128];

@@ -24,7 +24,7 @@
 #define CODE_HEADER_BYTES_MAX 32768 /* names and values of one request */
 #define CODE_METHOD_MAX       32
 
-enum code_refusal {
+enum code_net_refusal {
     CODE_REFUSED_NOT = 0,
     CODE_REFUSED_URL,      /* not a URL, or one that two parsers could read in two ways */
     CODE_REFUSED_PROTOCOL, /* neither http nor https */
@@ -40,9 +40,9 @@ enum code_refusal {
     CODE_REFUSAL_COUNT
 };
 /* What the task is told: upstream's text where it has one. Static. */
-const char *code_refusal_message(enum code_refusal refusal);
+const char *code_net_refusal_message(enum code_net_refusal refusal);
 /* One word for the audit line: "url", "protocol", … Static. */
-const char *code_refusal_name(enum code_refusal refusal);
+const char *code_net_refusal_name(enum code_net_refusal refusal);
 
 enum code_address {
     CODE_ADDRESS_PUBLIC,
@@ -83,14 +83,15 @@ struct code_target {
 /* Takes `text` apart, relative to `base` when that is not NULL (the URL of a redirect). Only syntax, scheme, user, not
  * who is allowed what: code_target_judge. On a refusal the target holds nothing. The target must be ended with
  * code_target_fini; a zeroed one may be, too. */
-SK_MUST_USE enum code_refusal code_target_parse(struct code_target *target, const char *text, size_t length,
-                                                const CURLU *base);
+SK_MUST_USE enum code_net_refusal code_target_parse(struct code_target *target, const char *text, size_t length,
+                                                    const CURLU *base);
 /* Whether a task of this queueId (NULL = none) may go there: port, name, rules, and the address when the host is one. A
  * host that is a name needs code_target_address for every address it resolves to. Fills internal and rules. */
-SK_MUST_USE enum code_refusal code_target_judge(struct code_target *target, const struct code_policy *policy,
-                                                const char *queue_id);
-SK_MUST_USE enum code_refusal code_target_address(const struct code_target *target, const struct code_policy *policy,
-                                                  const char *queue_id, const struct sockaddr *address);
+SK_MUST_USE enum code_net_refusal code_target_judge(struct code_target *target, const struct code_policy *policy,
+                                                    const char *queue_id);
+SK_MUST_USE enum code_net_refusal code_target_address(const struct code_target *target,
+                                                      const struct code_policy *policy, const char *queue_id,
+                                                      const struct sockaddr *address);
 void code_target_fini(struct code_target *target);
 
 /* A method to send: a token in upper case, and none that makes a tunnel or an echo. */
@@ -102,13 +103,13 @@ bool code_method_allowed(const char *method);
 struct code_header_rules {
     bool with_body, foreign, bare;
 };
-SK_MUST_USE enum code_refusal code_headers_build(const json_t *headers, struct code_header_rules rules,
-                                                 struct curl_slist **out);
+SK_MUST_USE enum code_net_refusal code_headers_build(const json_t *headers, struct code_header_rules rules,
+                                                     struct curl_slist **out);
 
 /* Private: shared by the files of this folder. */
 bool code_policy_checks_internal(const struct code_policy *policy);
 bool code_policy_is_own_host(const struct code_policy *policy, const char *host);
-enum code_verdict { CODE_VERDICT_DEFAULT, CODE_VERDICT_ALLOW, CODE_VERDICT_DENY };
+enum code_ruling_verdict { CODE_VERDICT_DEFAULT, CODE_VERDICT_ALLOW, CODE_VERDICT_DENY };
 struct code_ruling {
     bool allowed;
     bool by_name, by_port; /* the pattern that allowed it names exactly this host, exactly this port */

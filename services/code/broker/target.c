@@ -14,7 +14,7 @@
 
 #define URL_FLAGS CURLU_URLENCODE /* a path may hold spaces and UTF-8, as browsers allow */
 
-const char *code_refusal_message(enum code_refusal refusal)
+const char *code_net_refusal_message(enum code_net_refusal refusal)
 {
     static const char *const texts[CODE_REFUSAL_COUNT] = {
         [CODE_REFUSED_NOT] = "",
@@ -34,7 +34,7 @@ const char *code_refusal_message(enum code_refusal refusal)
     return refusal < CODE_REFUSAL_COUNT ? texts[refusal] : "";
 }
 
-const char *code_refusal_name(enum code_refusal refusal)
+const char *code_net_refusal_name(enum code_net_refusal refusal)
 {
     static const char *const names[CODE_REFUSAL_COUNT] = {
         "none",   "url",    "protocol", "credentials",  "port",         "private",
@@ -144,7 +144,7 @@ void code_target_fini(struct code_target *target)
 
 /* "mailto:x", "data:,x" and "localhost:80" are URLs to the language; libcurl's parser only knows "//". Refuses, allows
  * nothing: what it lets pass is read by libcurl alone. */
-static enum code_refusal check_scheme(const char *text)
+static enum code_net_refusal check_scheme(const char *text)
 {
     size_t n = 0;
 
@@ -212,12 +212,12 @@ static bool is_name(const char *host)
 }
 
 /* Reads the host into the target and puts its canonical form back into the URL. */
-static enum code_refusal read_host(struct code_target *target)
+static enum code_net_refusal read_host(struct code_target *target)
 {
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&target->address;
     struct sockaddr_in *v4 = (struct sockaddr_in *)&target->address;
     char *host = NULL, *given = NULL;
-    enum code_refusal refusal = CODE_REFUSED_URL;
+    enum code_net_refusal refusal = CODE_REFUSED_URL;
     size_t len;
 
     if (curl_url_get(target->url, CURLUPART_HOST, &host, 0) != CURLUE_OK)
@@ -275,10 +275,10 @@ static bool has_part(CURLU *url, CURLUPart part)
     return has;
 }
 
-static enum code_refusal read_parts(struct code_target *target)
+static enum code_net_refusal read_parts(struct code_target *target)
 {
     char *scheme = NULL, *port = NULL;
-    enum code_refusal refusal = CODE_REFUSED_URL;
+    enum code_net_refusal refusal = CODE_REFUSED_URL;
 
     if (curl_url_get(target->url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK)
         goto out;
@@ -302,9 +302,9 @@ out:
     return refusal;
 }
 
-enum code_refusal code_target_parse(struct code_target *target, const char *text, size_t length, const CURLU *base)
+enum code_net_refusal code_target_parse(struct code_target *target, const char *text, size_t length, const CURLU *base)
 {
-    enum code_refusal refusal = CODE_REFUSED_URL;
+    enum code_net_refusal refusal = CODE_REFUSED_URL;
     CURLUcode code;
     char *copy;
 
@@ -381,7 +381,8 @@ static bool never_asked(const struct code_policy *policy, const char *host)
            code_policy_is_own_host(policy, host);
 }
 
-enum code_refusal code_target_judge(struct code_target *target, const struct code_policy *policy, const char *queue_id)
+enum code_net_refusal code_target_judge(struct code_target *target, const struct code_policy *policy,
+                                        const char *queue_id)
 {
     struct code_ruling ruling = code_policy_rule(policy, queue_id, target->host, target->port);
 
@@ -400,7 +401,7 @@ enum code_refusal code_target_judge(struct code_target *target, const struct cod
             return CODE_REFUSED_PRIVATE;
         }
     } else {
-        enum code_refusal refusal =
+        enum code_net_refusal refusal =
             code_target_address(target, policy, queue_id, (const struct sockaddr *)&target->address);
 
         if (refusal != CODE_REFUSED_NOT)
@@ -409,8 +410,8 @@ enum code_refusal code_target_judge(struct code_target *target, const struct cod
     return ruling.allowed ? CODE_REFUSED_NOT : CODE_REFUSED_POLICY;
 }
 
-enum code_refusal code_target_address(const struct code_target *target, const struct code_policy *policy,
-                                      const char *queue_id, const struct sockaddr *address)
+enum code_net_refusal code_target_address(const struct code_target *target, const struct code_policy *policy,
+                                          const char *queue_id, const struct sockaddr *address)
 {
     switch (code_address_class(address)) {
     case CODE_ADDRESS_PUBLIC:

@@ -199,7 +199,7 @@ static void finish(struct code_transfer *t, const char *message)
 {
     struct code_requester *requester = t->requester;
     struct code_broker *broker = requester->broker;
-    struct code_answer answer = {0};
+    struct code_net_answer answer = {0};
 
     leave(t);
     t->message = message;
@@ -212,7 +212,7 @@ static void finish(struct code_transfer *t, const char *message)
         requester->counts.refused++;
         broker->counts.refused++;
         if (t->why == NULL)
-            t->why = code_refusal_name(t->refusal);
+            t->why = code_net_refusal_name(t->refusal);
     } else {
         requester->counts.failed++;
         broker->counts.failed++;
@@ -230,10 +230,10 @@ static void finish(struct code_transfer *t, const char *message)
     transfer_free(t, broker);
 }
 
-static void refuse(struct code_transfer *t, enum code_refusal refusal)
+static void refuse(struct code_transfer *t, enum code_net_refusal refusal)
 {
     t->refusal = refusal;
-    finish(t, code_refusal_message(refusal));
+    finish(t, code_net_refusal_message(refusal));
 }
 
 static void on_deadline(void *arg)
@@ -246,7 +246,7 @@ static void on_deadline(void *arg)
 bool code_transfer_permits(struct code_transfer *t, const struct sockaddr *address)
 {
     struct code_broker *broker = t->requester->broker;
-    enum code_refusal refusal;
+    enum code_net_refusal refusal;
 
     if (broker->seam.permit != NULL && broker->seam.permit(broker->seam.arg, address))
         return true;
@@ -254,7 +254,7 @@ bool code_transfer_permits(struct code_transfer *t, const struct sockaddr *addre
     if (refusal == CODE_REFUSED_NOT)
         return true;
     t->refusal = refusal;
-    t->message = code_refusal_message(refusal);
+    t->message = code_net_refusal_message(refusal);
     return false;
 }
 
@@ -345,7 +345,7 @@ static void resolve(struct code_transfer *t)
 static void proceed(struct code_transfer *t)
 {
     struct code_broker *broker = t->requester->broker;
-    enum code_refusal refusal = code_target_judge(&t->target, broker->options.policy, t->requester->queue_id);
+    enum code_net_refusal refusal = code_target_judge(&t->target, broker->options.policy, t->requester->queue_id);
 
     /* A test's permitted address may stand in the URL. */
     if (refusal == CODE_REFUSED_PRIVATE && t->target.literal && broker->seam.permit != NULL &&
@@ -368,7 +368,7 @@ static bool is_redirect(int status)
 static void redirect(struct code_transfer *t)
 {
     struct code_target next;
-    enum code_refusal refusal;
+    enum code_net_refusal refusal;
 
     if (++t->hops > CODE_REDIRECTS_MAX) {
         finish(t, "Too many redirects");
@@ -408,12 +408,12 @@ void code_transfer_exchanged(struct code_transfer *t, const char *message)
 }
 
 /* What is known without asking anybody, in the contract's order: count, scheme, body size; then the rest. */
-static const char *judge(struct code_transfer *t, const struct code_request *request)
+static const char *judge(struct code_transfer *t, const struct code_net_request *request)
 {
     struct code_requester *requester = t->requester;
     const char *method = request->method == NULL ? "GET" : request->method;
     struct curl_slist *list;
-    enum code_refusal refusal;
+    enum code_net_refusal refusal;
 
     if (requester->counts.requests > requester->limits.request_max) {
         t->why = "count";
@@ -437,10 +437,10 @@ static const char *judge(struct code_transfer *t, const struct code_request *req
         curl_slist_free_all(list);
     }
     t->refusal = refusal;
-    return refusal == CODE_REFUSED_NOT ? NULL : code_refusal_message(refusal);
+    return refusal == CODE_REFUSED_NOT ? NULL : code_net_refusal_message(refusal);
 }
 
-static bool copy_request(struct code_transfer *t, const struct code_request *request)
+static bool copy_request(struct code_transfer *t, const struct code_net_request *request)
 {
     if (request->headers != NULL) {
         t->headers = json_deep_copy(request->headers);
@@ -470,7 +470,7 @@ static void on_begin(void *arg)
         proceed(t);
 }
 
-struct code_transfer *code_transfer_start(struct code_requester *requester, const struct code_request *request,
+struct code_transfer *code_transfer_start(struct code_requester *requester, const struct code_net_request *request,
                                           code_transfer_done done, void *arg)
 {
     struct code_transfer *t = calloc(1, sizeof(*t));

@@ -68,7 +68,7 @@ struct code_requester_counts code_requester_counts(const struct code_requester *
  * inside a done(). */
 void code_requester_free(struct code_requester *requester);
 
-struct code_request {
+struct code_net_request {
     const char *url;
     size_t url_length;
     const char *method;    /* NULL = GET */
@@ -80,7 +80,7 @@ struct code_request {
 };
 
 /* Valid during done() only. */
-struct code_answer {
+struct code_net_answer {
     const char *message; /* why there is no answer, to be shown to the task; NULL = there is one */
     int status;
     const char *status_text;
@@ -89,11 +89,11 @@ struct code_answer {
     size_t length;
 };
 struct code_transfer;
-typedef void (*code_transfer_done)(void *arg, const struct code_answer *answer);
+typedef void (*code_transfer_done)(void *arg, const struct code_net_answer *answer);
 /* Copies the request and starts it. `done` is called exactly once, on a later turn of the loop, refusals included,
  * unless the request is cancelled before; the handle is gone then. NULL (out of memory): it will never be called. */
 SK_MUST_USE struct code_transfer *code_transfer_start(struct code_requester *requester,
-                                                      const struct code_request *request, code_transfer_done done,
+                                                      const struct code_net_request *request, code_transfer_done done,
                                                       void *arg);
 void code_transfer_cancel(struct code_transfer *transfer);
 

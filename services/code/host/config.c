@@ -62,6 +62,18 @@ const struct sk_config_key code_config_keys[] = {
                    "Serve although tasks cannot have a uid each (isolation level shared-uid)."),
     SK_CONFIG_BOOL(struct code_config, disable_seccomp, "SANDBOX_DISABLE_SECCOMP", false,
                    "The original's switch, without effect here: no level of isolation goes without the filter."),
+    SK_CONFIG_LISTEN(struct code_config, admin_listen, "SANDKEEP_CODE_ADMIN_LISTEN", "127.0.0.1:0",
+                     "Address of /livez, /readyz and /metrics."),
+    STR(port_file, "SANDKEEP_CODE_PORT_FILE", "", 0, "File that gets the API's port once it serves."),
+    STR(admin_port_file, "SANDKEEP_CODE_ADMIN_PORT_FILE", "", 0, "File that gets the admin listener's port."),
+    STR(run_dir, "SANDKEEP_CODE_RUN_DIR", "/run", SK_CONFIG_REQUIRED,
+        "Folder in which an empty folder is made: the root of tasks."),
+    STR(container_root, "SANDKEEP_CODE_CONTAINER_ROOT", "", 0,
+        "Level container: a folder with copies of the files that the languages read, as the root of tasks; empty = "
+        "an empty root."),
+    INT(uid_base, "SANDKEEP_CODE_UID_BASE", 3000000, 1000, 4000000000, "id",
+        "First of the users of tasks, which must be nobody else's: 12 times (SANDBOX_POOL_SIZE + 8), and one more for "
+        "the host."),
     INT(drain_seconds, "SANDKEEP_DRAIN_SECONDS", 25, 0, 3600, "s", "How long tasks may go on after SIGTERM."),
     SK_CONFIG_BOOL(struct code_config, log_console, "LOG_ENABLE_CONSOLE", true, "Off: only errors are logged."),
     LEVEL(log_console_level, "LOG_CONSOLE_LEVEL", "trace",
@@ -117,6 +129,9 @@ int code_config_check(void *values, FILE *problems)
     n += rule(visible(c->host), problems, "SANDBOX_HOST must be an address or a name");
     n += rule(c->max_buffered_mb >= c->api_max_body_mb, problems,
               "SANDBOX_MAX_BUFFERED_MB must not be less than SANDBOX_API_MAX_BODY_MB");
+    n += rule(c->run_dir[0] == '/', problems, "SANDKEEP_CODE_RUN_DIR must be an absolute path");
+    n += rule(c->container_root[0] == '\0' || c->container_root[0] == '/', problems,
+              "SANDKEEP_CODE_CONTAINER_ROOT must be an absolute path");
     n += rule(c->net_policy[0] == '\0' || c->net_policy[0] == '/', problems,
               "SANDBOX_NET_POLICY must be an absolute path");
     n += rule(modules_good(c->js_modules), problems,

@@ -7,9 +7,9 @@
 
 #include "common/config/config.h"
 #include "common/log/log.h"
+#include "services/code/launcher.h"
 #include "services/code/runtime.h"
 
-#define CODE_MODULES_MAX        256
 #define CODE_LOG_BYTES          (1024 * 1024)
 #define CODE_MEMORY_OVERHEAD_MB 50 /* the runtime's own, as the original adds it */
 
@@ -25,7 +25,8 @@ struct code_config {
     char *net_policy;
     char *js_modules, *python_modules;
     bool js_jit, compat_strict, allow_unsafe, disable_seccomp;
-    int64_t drain_seconds;
+    char *admin_listen, *port_file, *admin_port_file, *run_dir, *container_root;
+    int64_t uid_base, drain_seconds;
     bool log_console, log_otel;
     int log_console_level, log_otel_level, log_level;
     char *log_otel_service, *log_otel_url;

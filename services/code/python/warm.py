@@ -148,15 +148,6 @@ def use_lean():
 
 def use_full():
     import io
-    if "pandas" in sys.modules:
-        import pandas as pd
-        for _ in range(3):
-            frame = pd.DataFrame({"k": ["a", "b", "a"], "v": [1, 2.5, 3], "d": pd.to_datetime(["2024-01-01"] * 3)})
-            frame.groupby("k")["v"].agg(["sum", "mean"]).reset_index().to_dict("records")
-            frame.sort_values("v").merge(frame, on="k").describe()
-            pd.read_csv(io.StringIO(frame.to_csv(index=False)))
-            str(frame)
-            frame.pivot_table(index="k", values="v", aggfunc="sum")
     if "matplotlib" in sys.modules:
         from matplotlib import pyplot
         for kind in ("png", "svg"):
@@ -166,7 +157,18 @@ def use_full():
             axes.legend()
             figure.savefig(io.BytesIO(), format=kind)
             pyplot.close("all")
-
+    if "pandas" in sys.modules:
+        import pandas as pd
+        for _ in range(3):
+            frame = pd.DataFrame({"k": ["a", "b", "a"], "v": [1, 2.5, 3], "d": pd.to_datetime(["2024-01-01"] * 3)})
+            frame.groupby("k")["v"].agg(["sum", "mean"]).reset_index().to_dict("records")
+            frame.sort_values("v").merge(frame, on="k").describe()
+            pd.read_csv(io.StringIO(frame.to_csv(index=False)))
+            str(frame)
+            frame.pivot_table(index="k", values="v", aggfunc="sum")
+        for _ in range(10):
+            frame = pd.DataFrame({"k": [i % 3 for i in range(30)], "v": list(range(30))})
+            list(frame.groupby("k")["v"].sum())
 
 def no_extension(spec, file=None):
     raise ImportError(f"Module '{spec.name}' cannot be loaded in sandbox", name=spec.name)

@@ -22,10 +22,10 @@ static struct code_policy *make(const char *text, bool check_internal)
     return policy;
 }
 
-static enum code_refusal ask_as(const struct code_policy *policy, const char *queue_id, const char *url, char *host)
+static enum code_net_refusal ask_as(const struct code_policy *policy, const char *queue_id, const char *url, char *host)
 {
     struct code_target target;
-    enum code_refusal refusal = code_target_parse(&target, url, strlen(url), NULL);
+    enum code_net_refusal refusal = code_target_parse(&target, url, strlen(url), NULL);
 
     if (refusal == CODE_REFUSED_NOT)
         refusal = code_target_judge(&target, policy, queue_id);
@@ -37,7 +37,7 @@ static enum code_refusal ask_as(const struct code_policy *policy, const char *qu
 
 struct url_row {
     const char *url;
-    enum code_refusal checked, unchecked; /* with CHECK_INTERNAL_IP, without */
+    enum code_net_refusal checked, unchecked; /* with CHECK_INTERNAL_IP, without */
 };
 
 #define U CODE_REFUSED_URL
@@ -229,10 +229,10 @@ START_TEST(test_urls)
     for (size_t i = 0; i < sizeof(url_rows) / sizeof(url_rows[0]); i++) {
         const struct url_row *row = &url_rows[i];
         char host[CODE_HOST_SIZE];
-        enum code_refusal a = ask_as(checked, NULL, row->url, host), b = ask_as(unchecked, NULL, row->url, NULL);
+        enum code_net_refusal a = ask_as(checked, NULL, row->url, host), b = ask_as(unchecked, NULL, row->url, NULL);
 
-        ck_assert_msg(a == row->checked, "%s -> %s: %s", row->url, host, code_refusal_name(a));
-        ck_assert_msg(b == row->unchecked, "%s unchecked -> %s: %s", row->url, host, code_refusal_name(b));
+        ck_assert_msg(a == row->checked, "%s -> %s: %s", row->url, host, code_net_refusal_name(a));
+        ck_assert_msg(b == row->unchecked, "%s unchecked -> %s: %s", row->url, host, code_net_refusal_name(b));
     }
     code_policy_free(checked);
     code_policy_free(unchecked);
@@ -241,11 +241,11 @@ END_TEST
 
 START_TEST(test_messages)
 {
-    ck_assert_str_eq(code_refusal_message(CODE_REFUSED_PROTOCOL), "Protocol not allowed");
-    ck_assert_str_eq(code_refusal_message(CODE_REFUSED_PRIVATE), "Request to private network not allowed");
+    ck_assert_str_eq(code_net_refusal_message(CODE_REFUSED_PROTOCOL), "Protocol not allowed");
+    ck_assert_str_eq(code_net_refusal_message(CODE_REFUSED_PRIVATE), "Request to private network not allowed");
     for (int i = 1; i < CODE_REFUSAL_COUNT; i++) {
-        ck_assert(code_refusal_message((enum code_refusal)i)[0] != '\0');
-        ck_assert_str_ne(code_refusal_name((enum code_refusal)i), "none");
+        ck_assert(code_net_refusal_message((enum code_net_refusal)i)[0] != '\0');
+        ck_assert_str_ne(code_net_refusal_name((enum code_net_refusal)i), "none");
     }
 }
 END_TEST
@@ -285,7 +285,7 @@ START_TEST(test_redirect_targets)
 {
     static const struct {
         const char *location;
-        enum code_refusal refusal;
+        enum code_net_refusal refusal;
         const char *host;
     } rows[] = {
         {"/next", N, "example.com"},
@@ -306,11 +306,12 @@ START_TEST(test_redirect_targets)
     ck_assert_int_eq(code_target_parse(&base, "https://example.com/a/b", 23, NULL), CODE_REFUSED_NOT);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         struct code_target target;
-        enum code_refusal refusal = code_target_parse(&target, rows[i].location, strlen(rows[i].location), base.url);
+        enum code_net_refusal refusal =
+            code_target_parse(&target, rows[i].location, strlen(rows[i].location), base.url);
 
         if (refusal == CODE_REFUSED_NOT)
             refusal = code_target_judge(&target, policy, NULL);
-        ck_assert_msg(refusal == rows[i].refusal, "%s: %s", rows[i].location, code_refusal_name(refusal));
+        ck_assert_msg(refusal == rows[i].refusal, "%s: %s", rows[i].location, code_net_refusal_name(refusal));
         if (rows[i].host != NULL)
             ck_assert_str_eq(target.host, rows[i].host);
         code_target_fini(&target);
@@ -342,7 +343,7 @@ START_TEST(test_resolved_addresses)
 {
     static const struct {
         const char *address;
-        enum code_refusal refusal;
+        enum code_net_refusal refusal;
     } rows[] = {{"127.0.0.1", P}, {"10.1.2.3", P}, {"8.8.8.8", N}, {"::ffff:10.0.0.1", P}, {"2606:4700::1111", N},
                 {"fe80::1", P},   {"::", P},       {"0.0.0.0", P}, {"100.127.255.255", P}, {"100.128.0.0", N}};
     struct code_policy *policy = make(NULL, true);
@@ -384,7 +385,7 @@ START_TEST(test_file_rules)
         "{\"queueId\":\"team-b\",\"allow\":[\"*\"]}]}";
     static const struct {
         const char *queue_id, *url;
-        enum code_refusal refusal;
+        enum code_net_refusal refusal;
     } rows[] = {
         {"team-a", "https://a.example.com/", N},
         {"team-a", "https://A.B.EXAMPLE.com./", N},
@@ -419,10 +420,10 @@ START_TEST(test_file_rules)
     struct sockaddr_in a = {.sin_family = AF_INET};
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        enum code_refusal refusal = ask_as(policy, rows[i].queue_id, rows[i].url, NULL);
+        enum code_net_refusal refusal = ask_as(policy, rows[i].queue_id, rows[i].url, NULL);
 
         ck_assert_msg(refusal == rows[i].refusal, "%s %s: %s", rows[i].queue_id, rows[i].url,
-                      code_refusal_name(refusal));
+                      code_net_refusal_name(refusal));
     }
     /* A denied address is denied under any name; a name that a rule names may be inside, but never on this machine. */
     ck_assert_int_eq(code_target_parse(&target, "http://intranet/", 16, NULL), CODE_REFUSED_NOT);
@@ -505,7 +506,7 @@ START_TEST(test_file_faults)
 }
 END_TEST
 
-static char *headers_text(const char *json, struct code_header_rules rules, enum code_refusal *refusal)
+static char *headers_text(const char *json, struct code_header_rules rules, enum code_net_refusal *refusal)
 {
     json_t *object = json == NULL ? NULL : json_loads(json, JSON_ALLOW_NUL, NULL);
     struct curl_slist *list;
@@ -527,7 +528,7 @@ START_TEST(test_headers)
     static const struct {
         const char *json;
         struct code_header_rules rules;
-        enum code_refusal refusal;
+        enum code_net_refusal refusal;
         const char *text;
     } rows[] = {
         {NULL, {0}, N, "Expect:|Content-Type:|"},
@@ -561,7 +562,7 @@ START_TEST(test_headers)
         {"{\"A\":\"\\u007f\"}", {0}, CODE_REFUSED_HEADER, ""},
         {"[]", {0}, CODE_REFUSED_HEADER, ""},
     };
-    enum code_refusal refusal;
+    enum code_net_refusal refusal;
     json_t *many = json_object(), *large = json_object();
     char name[32], *value = malloc(CODE_HEADER_BYTES_MAX + 1);
     struct curl_slist *list;
@@ -569,7 +570,7 @@ START_TEST(test_headers)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const char *text = headers_text(rows[i].json, rows[i].rules, &refusal);
 
-        ck_assert_msg(refusal == rows[i].refusal, "%s: %s", rows[i].json, code_refusal_name(refusal));
+        ck_assert_msg(refusal == rows[i].refusal, "%s: %s", rows[i].json, code_net_refusal_name(refusal));
         ck_assert_str_eq(text, rows[i].text);
     }
     for (int i = 0; i < CODE_HEADERS_MAX; i++) {

@@ -248,7 +248,7 @@ static void end(struct bed *bed)
     sk_log_capture(NULL, NULL);
 }
 
-static void on_done(void *arg, const struct code_answer *answer)
+static void on_done(void *arg, const struct code_net_answer *answer)
 {
     struct result *r = arg;
 
@@ -273,7 +273,8 @@ static void on_done(void *arg, const struct code_answer *answer)
         sk_loop_stop(r->bed->loop);
 }
 
-static struct code_transfer *send_to(struct bed *bed, struct result *r, const char *url, struct code_request request)
+static struct code_transfer *send_to(struct bed *bed, struct result *r, const char *url,
+                                     struct code_net_request request)
 {
     char text[1024];
     const char *mark = strstr(url, "PORT");
@@ -294,7 +295,7 @@ static struct code_transfer *send_to(struct bed *bed, struct result *r, const ch
     return t;
 }
 
-static void fetch(struct bed *bed, struct result *r, const char *url, struct code_request request)
+static void fetch(struct bed *bed, struct result *r, const char *url, struct code_net_request request)
 {
     send_to(bed, r, url, request);
     sk_loop_run(bed->loop);
@@ -307,7 +308,7 @@ static void drop(struct result *r)
     free(r->data);
 }
 
-#define PLAIN ((struct code_request){0})
+#define PLAIN ((struct code_net_request){0})
 
 START_TEST(test_answers)
 {
@@ -328,16 +329,16 @@ START_TEST(test_answers)
     ck_assert_str_eq(json_string_value(json_object_get(r.headers, "set-cookie")), "a=1, b=2");
     drop(&r);
     fetch(&bed, &r, "http://SITE.test.:PORT/echo",
-          (struct code_request){.method = "POST", .headers = headers, .body = "{\"a\":1}", .body_length = 7});
+          (struct code_net_request){.method = "POST", .headers = headers, .body = "{\"a\":1}", .body_length = 7});
     snprintf(expected, sizeof(expected), "POST|/echo|site.test:%d|application/json|7|Bearer x|{\"a\":1}", bed.port);
     ck_assert_str_eq(r.data, expected);
     drop(&r);
-    fetch(&bed, &r, "http://127.0.0.1:PORT/echo", (struct code_request){.method = "DELETE"});
+    fetch(&bed, &r, "http://127.0.0.1:PORT/echo", (struct code_net_request){.method = "DELETE"});
     snprintf(expected, sizeof(expected), "DELETE|/echo|127.0.0.1:%d||||", bed.port);
     ck_assert_str_eq(r.data, expected);
     drop(&r);
     fetch(&bed, &r, "http://site.test:PORT/echo",
-          (struct code_request){.method = "GET", .body = "x", .body_length = 1});
+          (struct code_net_request){.method = "GET", .body = "x", .body_length = 1});
     snprintf(expected, sizeof(expected), "GET|/echo|site.test:%d|application/json|1||x", bed.port);
     ck_assert_str_eq(r.data, expected);
     drop(&r);
@@ -353,7 +354,7 @@ START_TEST(test_answers)
                      0);
     drop(&r);
     fetch(&bed, &r, "http://site.test:PORT/bytes/5",
-          (struct code_request){.method = "HEAD", .body = "x", .body_length = 1});
+          (struct code_net_request){.method = "HEAD", .body = "x", .body_length = 1});
     ck_assert_int_eq(r.status, 200);
     ck_assert_int_eq(r.length, 0);
     ck_assert_str_eq(json_string_value(json_object_get(r.headers, "content-length")), "5");
@@ -443,7 +444,7 @@ START_TEST(test_redirects)
         {"http://site.test:PORT/go?http://nowhere.test/", true, "Request failed: could not resolve host", 0, NULL},
     };
     json_t *headers = json_pack("{s:s}", "Authorization", "secret");
-    const struct code_request post = {
+    const struct code_net_request post = {
         .method = "POST", .headers = headers, .body = "x", .body_length = 1, .follow_redirects = true};
     struct bed bed;
     struct result r;
@@ -451,7 +452,7 @@ START_TEST(test_redirects)
 
     begin(&bed);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        fetch(&bed, &r, rows[i].url, (struct code_request){.follow_redirects = rows[i].follow});
+        fetch(&bed, &r, rows[i].url, (struct code_net_request){.follow_redirects = rows[i].follow});
         ck_assert_str_eq(r.message, rows[i].message);
         ck_assert_int_eq(r.status, rows[i].status);
         if (rows[i].data != NULL)
@@ -499,9 +500,9 @@ START_TEST(test_limits)
     begin_with(&bed, NULL, &limits, 0);
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         fetch(&bed, &r, rows[i].url,
-              (struct code_request){.method = rows[i].body == NULL ? "GET" : "PUT",
-                                    .body = rows[i].body,
-                                    .body_length = rows[i].body == NULL ? 0 : strlen(rows[i].body)});
+              (struct code_net_request){.method = rows[i].body == NULL ? "GET" : "PUT",
+                                        .body = rows[i].body,
+                                        .body_length = rows[i].body == NULL ? 0 : strlen(rows[i].body)});
         ck_assert_msg(strcmp(r.message, rows[i].message) == 0, "%s: %s", rows[i].url, r.message);
         drop(&r);
     }
