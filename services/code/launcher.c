@@ -549,6 +549,10 @@ static void turn(struct launcher *l)
         if (info.ssi_signo == SIGTERM)
             terminate(l);
     }
+    if (polled[0].revents != 0)
+        read_host(l);
+    if (l->stopping)
+        return;
     /* What was polled is looked at before children are reaped: a descriptor that is closed here is never another's yet.
      */
     for (size_t i = 0; i < l->config->language_count; i++) {
@@ -565,8 +569,6 @@ static void turn(struct launcher *l)
                 zygote_gone(l, lang, &lang->zygotes[k]);
         }
     }
-    if (polled[0].revents != 0)
-        read_host(l);
     reap(l);
 }
 
@@ -652,20 +654,23 @@ static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
     return 0;
 }
 
-/* Empty folders of launchers that were killed; one that is not empty, or whose pid lives, stays. */
+/* What launchers that were killed left: empty folders, and the file of the self-test. One that is not empty, or whose
+ * pid lives, stays. */
 static void sweep(const char *run_dir)
 {
     DIR *dir = opendir(run_dir);
     struct dirent *entry;
 
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        bool canary = strncmp(entry->d_name, CODE_CANARY_PREFIX, strlen(CODE_CANARY_PREFIX)) == 0;
+        const char *prefix = canary ? CODE_CANARY_PREFIX : ROOT_PREFIX;
         long pid;
 
-        if (strncmp(entry->d_name, ROOT_PREFIX, strlen(ROOT_PREFIX)) != 0)
+        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
             continue;
-        pid = strtol(entry->d_name + strlen(ROOT_PREFIX), NULL, 10);
+        pid = strtol(entry->d_name + strlen(prefix), NULL, 10);
         if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-            unlinkat(dirfd(dir), entry->d_name, AT_REMOVEDIR);
+            unlinkat(dirfd(dir), entry->d_name, canary ? 0 : AT_REMOVEDIR);
     }
     if (dir != NULL)
         closedir(dir);

@@ -82,7 +82,7 @@ static int make_targets(struct trial *t)
     struct sockaddr_un local = {.sun_family = AF_UNIX};
     socklen_t length = sizeof(address);
 
-    snprintf(t->file, sizeof(t->file), "%s/sandkeep-code-canary-%d", t->test->canary_dir, (int)getpid());
+    snprintf(t->file, sizeof(t->file), "%s/" CODE_CANARY_PREFIX "%d", t->test->canary_dir, (int)getpid());
     t->canary = open(t->file, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     t->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

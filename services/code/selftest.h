@@ -36,6 +36,8 @@ enum code_wall {
         CODE_WALL_COUNT
 };
 
+#define CODE_CANARY_PREFIX "sandkeep-code-canary-" /* and the pid of the one that made it */
+
 struct code_selftest {
     enum code_level level;
     enum code_level demands; /* the level whose walls are wanted; NONE = `level` */

@@ -70,25 +70,26 @@ READ(zygotes_suspect, code_zygotes_counts(host->zygotes).suspects[CODE_KIND_JS] 
                           code_zygotes_counts(host->zygotes).suspects[CODE_KIND_LEAN] +
                           code_zygotes_counts(host->zygotes).suspects[CODE_KIND_FULL])
 
-#define GAUGE(metric, text, reader)                                                                                    \
+#define READS(of, metric, text, reader)                                                                                \
     {                                                                                                                  \
-        .name = "sandkeep_code_" metric, .help = text, .kind = SK_METRIC_GAUGE, .read = read_##reader                  \
+        .name = "sandkeep_code_" metric, .help = (text), .kind = SK_METRIC_##of, .read = read_##reader                 \
     }
-static struct sk_metric gauges[] = {
-    GAUGE("tasks_waiting", "tasks in the queue; bound: SANDBOX_MAX_QUEUE", waiting),
-    GAUGE("js_tasks_running", "JavaScript tasks that run; bound: SANDBOX_POOL_SIZE", running_js),
-    GAUGE("python_tasks_running", "Python tasks that run; bound: SANDBOX_POOL_SIZE", running_python),
-    GAUGE("queue_ids", "queueIds that have tasks", lines),
-    GAUGE("buffered_bytes", "bodies of requests and answers that are held; bound: SANDBOX_MAX_BUFFERED_MB", buffered),
-    GAUGE("connections", "client connections", connections),
-    GAUGE("isolation_level", "what was measured: 3 full, 2 container, 1 shared-uid", level),
-    GAUGE("http_requests_running", "HTTP requests of tasks that are on their way", flight),
-    GAUGE("http_held_bytes", "answers to them that are held", held),
-    GAUGE("http_requests", "HTTP requests of tasks since the start", requests),
-    GAUGE("http_requests_refused", "those that were refused", requests_refused),
-    GAUGE("http_requests_failed", "those that got no answer", requests_failed),
-    GAUGE("zygotes_lost", "zygotes that ended without being told to, since the start", zygotes_lost),
-    GAUGE("zygotes_suspect", "zygotes that were killed because they did not answer, since the start", zygotes_suspect),
+static struct sk_metric read_metrics[] = {
+    READS(GAUGE, "tasks_waiting", "tasks in the queue; bound: SANDBOX_MAX_QUEUE", waiting),
+    READS(GAUGE, "js_tasks_running", "JavaScript tasks that run; bound: SANDBOX_POOL_SIZE", running_js),
+    READS(GAUGE, "python_tasks_running", "Python tasks that run; bound: SANDBOX_POOL_SIZE", running_python),
+    READS(GAUGE, "queue_ids", "queueIds that have tasks", lines),
+    READS(GAUGE, "buffered_bytes", "bodies of requests and answers that are held; bound: SANDBOX_MAX_BUFFERED_MB",
+          buffered),
+    READS(GAUGE, "connections", "client connections", connections),
+    READS(GAUGE, "isolation_level", "what was measured: 3 full, 2 container, 1 shared-uid", level),
+    READS(GAUGE, "http_requests_running", "HTTP requests of tasks that are on their way", flight),
+    READS(GAUGE, "http_held_bytes", "answers to them that are held", held),
+    READS(COUNTER, "http_requests_total", "HTTP requests of tasks", requests),
+    READS(COUNTER, "http_requests_refused_total", "HTTP requests of tasks that were refused", requests_refused),
+    READS(COUNTER, "http_requests_failed_total", "HTTP requests of tasks that got no answer", requests_failed),
+    READS(COUNTER, "zygotes_lost_total", "zygotes that ended without being told to", zygotes_lost),
+    READS(COUNTER, "zygotes_suspect_total", "zygotes that were killed because they did not answer", zygotes_suspect),
 };
 
 void code_metrics_register(struct code_host *of)
@@ -98,8 +99,8 @@ void code_metrics_register(struct code_host *of)
     host = of;
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         sk_metric_register(all[i]);
-    for (size_t i = 0; i < sizeof(gauges) / sizeof(gauges[0]); i++)
-        sk_metric_register(&gauges[i]);
+    for (size_t i = 0; i < sizeof(read_metrics) / sizeof(read_metrics[0]); i++)
+        sk_metric_register(&read_metrics[i]);
 }
 
 void code_metrics_forget(void)
