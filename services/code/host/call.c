@@ -443,7 +443,8 @@ static void run(struct code_call *call)
         return;
     }
     if (!code_zygotes_serving(host->zygotes, call->kind)) {
-        call->stalled_ms = now_ms();
+        if (call->stalled_ms == 0)
+            call->stalled_ms = now_ms();
         sk_list_push_back(&host->stalled, &call->stall);
         return;
     }
@@ -569,10 +570,9 @@ void code_host_sweep(void *arg)
         code_metrics_refused(CODE_COUNT_SLOW);
         code_call_refuse(call, 408, "Request body came too slowly");
     }
-    while (!sk_list_empty(&host->stalled)) {
-        struct code_call *call = SK_LIST_ENTRY(struct code_call, host->stalled.next, stall);
+    SK_LIST_FOREACH (struct code_call, call, &host->stalled, stall) {
         if (now - call->stalled_ms < CODE_ZYGOTE_WAIT_MS)
-            break;
+            continue;
         sk_list_remove(&call->stall);
         give_up(call,
                 call->pool == CODE_POOL_JS ? "JS process pool is not ready" : "Python isolated runner is not ready");
@@ -589,5 +589,16 @@ void code_host_give_up(struct code_host *host)
     SK_LIST_FOREACH (struct code_call, call, &host->live, link) {
         if (call->state == CODE_CALL_RUNNING)
             code_call_gone(call);
+    }
+}
+
+void code_host_free_calls(struct code_host *host)
+{
+    struct sk_list *lists[] = {&host->receiving, &host->live};
+
+    for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        struct sk_list *at;
+        while ((at = sk_list_pop_front(lists[i])) != NULL)
+            free_call(SK_LIST_ENTRY(struct code_call, at, link));
     }
 }

@@ -71,7 +71,7 @@ const struct sk_config_key code_config_keys[] = {
     STR(container_root, "SANDKEEP_CODE_CONTAINER_ROOT", "", 0,
         "Level container: a folder with copies of the files that the languages read, as the root of tasks; empty = "
         "an empty root."),
-    INT(uid_base, "SANDKEEP_CODE_UID_BASE", 3000000, 1000, 4000000000, "id",
+    INT(uid_base, "SANDKEEP_CODE_UID_BASE", 40000, 1000, 4000000000, "id",
         "First of the users of tasks, which must be nobody else's: 12 times (SANDBOX_POOL_SIZE + 8), and one more for "
         "the host."),
     INT(drain_seconds, "SANDKEEP_DRAIN_SECONDS", 25, 0, 3600, "s", "How long tasks may go on after SIGTERM."),

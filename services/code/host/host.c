@@ -288,6 +288,7 @@ static void warn(const struct code_config *config)
 static void free_parts(struct code_host *host)
 {
     code_zygotes_free(host->zygotes);
+    code_host_free_calls(host);
     sk_timer_free(host->sweep);
     sk_timer_free(host->drain);
     code_broker_free(host->broker);

@@ -108,6 +108,8 @@ void code_call_refuse(struct code_call *call, int status, const char *message);
 void code_host_pump(struct code_host *host);
 /* Ends everything that waits or runs. */
 void code_host_give_up(struct code_host *host);
+/* At the end: no client and no zygote is there any more. */
+void code_host_free_calls(struct code_host *host);
 void code_host_sweep(void *host); /* struct code_host *: every second */
 /* A zygote of this kind serves: tasks that wait for one go on. */
 void code_host_unstall(struct code_host *host);
