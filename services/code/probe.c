@@ -71,7 +71,7 @@ static void try_files(struct attack *a)
     note(a, CODE_WALL_PROC, cannot_open("/proc/self/status", O_RDONLY) && cannot_open("/proc/1/environ", O_RDONLY));
     note(a, CODE_WALL_ROOT,
          cannot_open("/crossed", O_WRONLY | O_CREAT) && cannot_open("/dev/shm/crossed", O_WRONLY | O_CREAT) &&
-             cannot_open("/var/tmp/crossed", O_WRONLY | O_CREAT));
+             cannot_open("/var/tmp/crossed", O_WRONLY | O_CREAT) && cannot_open("/tmp/crossed", O_WRONLY | O_CREAT));
 }
 
 static long fill(const char *path, long wanted)
@@ -94,7 +94,8 @@ static long fill(const char *path, long wanted)
 
 static void try_tmp(struct attack *a)
 {
-    long part = (long)(CODE_PROBE_TMP_BYTES / 4 * 3), first = fill("/tmp/a", part), second = fill("/tmp/b", part);
+    long part = (long)(CODE_PROBE_TMP_BYTES / 4 * 3), first = fill(CODE_TMP_DIR "/a", part),
+         second = fill(CODE_TMP_DIR "/b", part);
 
     note(a, CODE_WALL_TMP, first == part && second < part);
 }

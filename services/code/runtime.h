@@ -13,6 +13,10 @@
 #include <stdint.h>
 
 #define CODE_SEED_SIZE 32
+/* Where the walls put a task's own folder, for kinds that have one. Each task sees its own there; /tmp around it
+ * belongs to root and is read-only, as the original has it. */
+#define CODE_TMP_PARENT "/tmp"
+#define CODE_TMP_DIR    CODE_TMP_PARENT "/task-own"
 
 /* Bounds of one task; the host fills them from its configuration and the request. */
 struct code_limits {

@@ -9,7 +9,6 @@
 
 #include <sys/types.h>
 
-#define CODE_TMP_DIR        "/tmp"
 #define CODE_TMP_INODES     1024
 #define CODE_OPEN_FILES_MAX 64
 /* Address space beyond the budget where a kind does not bound it itself: engines reserve, and page tables are memory

@@ -38,17 +38,10 @@ static int fail(struct sk_error *err, const char *what)
 static int set_environment(struct sk_error *err)
 {
     static const char *const variables[][2] = {
-        {"PATH", "/usr/bin:/bin"},
-        {"HOME", "/tmp"},
-        {"TMPDIR", "/tmp"},
-        {"LANG", "C.UTF-8"},
-        {"OPENBLAS_NUM_THREADS", "1"},
-        {"OMP_NUM_THREADS", "1"},
-        {"MKL_NUM_THREADS", "1"},
-        {"NUMEXPR_NUM_THREADS", "1"},
-        {"NUMEXPR_MAX_THREADS", "1"},
-        {"BLIS_NUM_THREADS", "1"},
-        {"VECLIB_MAXIMUM_THREADS", "1"},
+        {"PATH", "/usr/bin:/bin"}, {"HOME", CODE_TMP_DIR},          {"TMPDIR", CODE_TMP_DIR},
+        {"LANG", "C.UTF-8"},       {"OPENBLAS_NUM_THREADS", "1"},   {"OMP_NUM_THREADS", "1"},
+        {"MKL_NUM_THREADS", "1"},  {"NUMEXPR_NUM_THREADS", "1"},    {"NUMEXPR_MAX_THREADS", "1"},
+        {"BLIS_NUM_THREADS", "1"}, {"VECLIB_MAXIMUM_THREADS", "1"},
     };
     const char *zone = getenv("TZ");
     char *kept = zone == NULL ? NULL : strdup(zone);
@@ -299,8 +292,8 @@ static int load_all(const char *const *modules, struct sk_error *err)
     int rc = 0;
 
     if (!add_packages() || !keep_attribute(&variables, "os", "environ") ||
-        !set_config_folder(variables, made ? folder : "/tmp/matplotlib") || !load_modules(modules) ||
-        !set_config_folder(variables, "/tmp/matplotlib"))
+        !set_config_folder(variables, made ? folder : CODE_TMP_DIR "/matplotlib") || !load_modules(modules) ||
+        !set_config_folder(variables, CODE_TMP_DIR "/matplotlib"))
         rc = fail(err, "modules");
     if (made && keep_attribute(&remove, "shutil", "rmtree"))
         result = PyObject_CallFunction(remove, "si", folder, 1);

@@ -182,5 +182,7 @@ def run():
     if full:
         quietly(load_full)
         quietly(use_full)
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = os.environ["TMPDIR"]  # found here, it would be the template's
     sys.modules["_imp"].create_dynamic = no_extension
     importlib.invalidate_caches()

@@ -11,7 +11,7 @@ PROTOCOL = "Protocol not allowed"
 
 # A11: hosts that are always refused, in the spellings that upstream's tests name.
 ALWAYS = """localhost localhost:8080 LOCALHOST localhost. metadata.google.internal METADATA.google.internal metadata metadata.tencentyun.com
-    kubernetes.default.svc kubernetes.default kubernetes Kubernetes.Default.Svc kubernetes.default.svc. 127.0.0.1 127.0.0.1:22 127.255.255.254 [::1] 0.0.0.0 [::]
+    kubernetes.default.svc kubernetes.default kubernetes Kubernetes.Default.Svc kubernetes.default.svc. 127.0.0.1 127.0.0.1:8080 127.255.255.254 [::1] 0.0.0.0 [::]
     169.254.169.254 169.254.0.1 100.100.100.200 [fd00:ec2::254] 2130706433 0x7f000001 0177.0.0.01 127.1 [::ffff:127.0.0.1] 2852039166""".split()
 # … and with CHECK_INTERNAL_IP, the default.
 INTERNAL = "10.0.0.1 10.255.255.255 172.16.0.1 172.31.255.255 192.168.0.1 192.168.255.255 [fc00::1] [fdff::1] 224.0.0.1 255.255.255.255 198.18.0.1".split()

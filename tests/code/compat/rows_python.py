@@ -152,6 +152,8 @@ ROWS = [
     does("open to write", "with open('/tmp/evil.txt', 'w') as f:\n    f.write('x')", fails=NO_FILES, reference="A10"),
     does("open a descriptor", "open(0)", fails=NO_FILES, reference="A10"),
     does("open below the task's folder", "with open(task_tmpdir + '/a.txt', 'w') as f:\n    f.write('x' * 1024)\nwith open(task_tmpdir + '/a.txt') as f:\n    return len(f.read())", 1024, reference="A12"),
+    gives("the task's folder", "task_tmpdir", re.compile("^/tmp/task-[^/]+$"), reference="A6"),
+    does("matplotlib's own folders", "import matplotlib\nreturn [matplotlib.get_configdir(), matplotlib.get_cachedir()]", [re.compile("^/tmp/.*/matplotlib")] * 2, reference="A10"),
     does("open beside it", "open(task_tmpdir + '/../evil.txt', 'w')", fails=NO_FILES, reference="A10"),
     does("17 MB in the task's folder", "with open(task_tmpdir + '/big', 'wb') as f:\n    f.write(b'x' * (17 * 1024 * 1024))\nreturn 'written'", fails=re.compile("temporary file limit"), reference="A12"),
     does("system_helper has no files", "return [hasattr(system_helper, 'fs'), hasattr(SystemHelper, 'fs')]", [False, False], reference="A10"),

@@ -3,6 +3,7 @@
  * Why tasks end: the rule by itself, and each reason through a real zygote. */
 #define SK_CHECK_TIMEOUT 40
 #include "services/code/ends.h"
+#include "services/code/runtime.h"
 #include "tests/unit/check_main.h"
 #include "tree.h"
 
@@ -83,7 +84,7 @@ static void reasons(bool no_cgroup)
         {"alloc 50\nexit 1", {.memory_mb = 64}, CODE_END_MEMORY, 1, 0},
         {"alloc 20\nexit 1", {.memory_mb = 64}, CODE_END_CRASHED, 1, 0},
         {"alloc 50", {.memory_mb = 64}, CODE_END_DONE, 0, 0},
-        {"fill /tmp/a 4000000", {.tmp_mb = 1}, CODE_END_OUTPUT, -1, SIGXFSZ},
+        {"fill " CODE_TMP_DIR "/a 4000000", {.tmp_mb = 1}, CODE_END_OUTPUT, -1, SIGXFSZ},
         {"uid", {0}, CODE_END_DONE, 0, 0},
     };
     static struct tree_outcome out;

@@ -4,6 +4,7 @@
  * holds. */
 #define SK_CHECK_TIMEOUT 60
 #include "services/code/landlock.h"
+#include "services/code/runtime.h"
 #include "services/code/selftest.h"
 #include "tests/unit/check_main.h"
 #include "tree.h"
@@ -59,7 +60,7 @@ START_TEST(test_container)
     tree_run(&t, "uid", NULL, &out);
     snprintf(expected, sizeof(expected), "uid: %u\n", out.uid);
     ck_assert_str_eq(out.text, expected);
-    tree_run(&t, "read /etc/passwd\nread /etc/debian_version\nwrite /tmp/x\nsocket\nfork", NULL, &out);
+    tree_run(&t, "read /etc/passwd\nread /etc/debian_version\nwrite " CODE_TMP_DIR "/x\nsocket\nfork", NULL, &out);
     ck_assert_msg(strncmp(out.text, "open: E", 7) == 0 && strstr(out.text, "ok") == NULL, "%s", out.text);
     tree_end(&t);
 }
@@ -118,7 +119,8 @@ START_TEST(test_without_admin)
         return;
     ck_assert_uint_eq(t.level.u.level.user_namespace, 1);
     for (int i = 0; i < 3; i++) {
-        tree_run(&t, "pid\nread /etc/passwd\nread /etc/debian_version\nwrite /tmp/x\nsocket\nfork", NULL, &out);
+        tree_run(&t, "pid\nread /etc/passwd\nread /etc/debian_version\nwrite " CODE_TMP_DIR "/x\nsocket\nfork", NULL,
+                 &out);
         ck_assert_int_eq(strncmp(out.text, "pid: ", 5), 0);
         ck_assert_str_eq(strchr(out.text, '\n') + 1, "open: ENOENT\nopen: ok\nopen: ok\nsocket: EPERM\nfork: EPERM\n");
     }

@@ -271,8 +271,14 @@ END_TEST
 START_TEST(test_nothing_left)
 {
     static struct tree_outcome out;
-    static const char *const programs[] = {
-        "uid", "crash", "alloc 30", "exit 5", "write /tmp/x", "fork\nthread\nsocket", "fill /tmp/x 100000", "state"};
+    static const char *const programs[] = {"uid",
+                                           "crash",
+                                           "alloc 30",
+                                           "exit 5",
+                                           "write " CODE_TMP_DIR "/x",
+                                           "fork\nthread\nsocket",
+                                           "fill " CODE_TMP_DIR "/x 100000",
+                                           "state"};
     int launcher_before, template_before, zygote_before;
     pid_t template, zygote;
     struct tree t;

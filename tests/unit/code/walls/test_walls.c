@@ -48,9 +48,11 @@ START_TEST(test_filtered)
         {"write /crossed", "open: EROFS\n"},
         {"write /usr/share/zoneinfo/x", "open: EROFS\n"},
         {"mkdir /crossed", "mkdir: EROFS\n"},
-        {"write /tmp/mine", "open: ok\n"},
-        {"read /tmp/mine", "open: ENOENT\n"}, /* the one before left nothing */
-        {"fill /tmp/a 1900000\nfill /tmp/b 1900000", "fill: ok\nfilled: 1900544\nfill: ENOSPC\nfilled: 196608\n"},
+        {"write " CODE_TMP_DIR "/mine", "open: ok\n"},
+        {"read " CODE_TMP_DIR "/mine", "open: ENOENT\n"},                    /* the one before left nothing */
+        {"write /tmp/mine\nmkdir /tmp/mine", "open: EROFS\nmkdir: EROFS\n"}, /* around it nothing is the task's */
+        {"fill " CODE_TMP_DIR "/a 1900000\nfill " CODE_TMP_DIR "/b 1900000",
+         "fill: ok\nfilled: 1900544\nfill: ENOSPC\nfilled: 196608\n"},
         {"socket\nconnect", "socket: EPERM\nconnect: EPERM\n"},
         {"fork\ndaemon\nthread", "fork: EPERM\ndaemon: EPERM\nthread: EPERM\n"},
         {"kill 1 9\nkill -1 9\nkill 2 9\nkill 0 9", "kill: EPERM\nkill: EPERM\nkill: EPERM\nkill: EPERM\n"},
@@ -82,10 +84,12 @@ START_TEST(test_two_tmps)
 
     if (!tree_start(&t, NULL))
         return;
-    result = tree_begin(&t, "write /tmp/secret\nsleep 500\nread /tmp/secret\nread /tmp/other", NULL, &first);
+    result = tree_begin(
+        &t, "write " CODE_TMP_DIR "/secret\nsleep 500\nread " CODE_TMP_DIR "/secret\nread " CODE_TMP_DIR "/other", NULL,
+        &first);
     tree_await(t.zygote, &message, NULL); /* STARTED */
     poll(NULL, 0, 100);
-    pipe = tree_begin(&t, "read /tmp/secret\nwrite /tmp/other\nstate", NULL, &second);
+    pipe = tree_begin(&t, "read " CODE_TMP_DIR "/secret\nwrite " CODE_TMP_DIR "/other\nstate", NULL, &second);
     tree_finish(&t, pipe, second, &out);
     ck_assert_str_eq(out.text, "open: ENOENT\nopen: ok\nstate: 0\n");
     tree_finish(&t, result, first, &out);
