@@ -142,7 +142,7 @@ static int pivot(struct code_walls *walls, struct sk_error *err)
         if (!show(readable[i]))
             return sk_fail(err, SK_ERR_INTERNAL, "cannot show %s in the root: %s", readable[i], strerror(errno));
     }
-    if (walls->kind->tmp && (mkdir(CODE_TMP_PARENT + 1, 0755) != 0 || mkdir(CODE_TMP_DIR + 1, 0755) != 0))
+    if (walls->kind->tmp && (mkdir(&CODE_TMP_PARENT[1], 0755) != 0 || mkdir(&CODE_TMP_DIR[1], 0755) != 0))
         return sk_fail(err, SK_ERR_INTERNAL, "cannot make %s in the root: %s", CODE_TMP_DIR, strerror(errno));
     /* The old root comes to lie on top of the new one, at the same place, and is taken off. */
     if (syscall(SYS_pivot_root, ".", ".") != 0 || umount2(".", MNT_DETACH) != 0 || chdir("/") != 0)

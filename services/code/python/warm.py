@@ -170,6 +170,18 @@ def use_full():
             frame = pd.DataFrame({"k": [i % 3 for i in range(30)], "v": list(range(30))})
             list(frame.groupby("k")["v"].sum())
 
+
+def forget_folders():
+    """What libraries have found out about folders: those of the template are not there in a task."""
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = os.environ["TMPDIR"]
+    if "matplotlib" in sys.modules:
+        for function in (sys.modules["matplotlib"].get_configdir, sys.modules["matplotlib"].get_cachedir):
+            for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+                if name == "called":
+                    cell.cell_contents = False
+
+
 def no_extension(spec, file=None):
     raise ImportError(f"Module '{spec.name}' cannot be loaded in sandbox", name=spec.name)
 
@@ -182,7 +194,6 @@ def run():
     if full:
         quietly(load_full)
         quietly(use_full)
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = os.environ["TMPDIR"]  # found here, it would be the template's
+    forget_folders()
     sys.modules["_imp"].create_dynamic = no_extension
     importlib.invalidate_caches()
