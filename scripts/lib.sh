@@ -17,7 +17,7 @@ export SK_ROOT SK_TOOLS SK_VENV SK_SECANTUS_VERSION SK_SECANTUS_FAST_VERSION SK_
 
 # What runs; everything else that a build makes is for tests.
 # shellcheck disable=SC2034
-SK_PROGRAMS=(sk-lifecycle sk-localbox sk-init skctl)
+SK_PROGRAMS=(sk-lifecycle sk-localbox sk-init sk-code sk-code-js sk-code-python skctl)
 
 say() { printf '== %s\n' "$*"; }
 note() { printf '   %s\n' "$*"; }

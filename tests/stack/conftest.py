@@ -13,7 +13,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BACK_ENDS = "nats,redis,mongo"
 # Nothing of the caller's shell may choose what a test runs on.
-CLEARED = ("SANDKEEP_", "AGENT_SANDBOX_")
+CLEARED = ("SANDKEEP_", "AGENT_SANDBOX_", "SANDBOX_", "CHECK_INTERNAL_IP")
 
 
 def default_bin_dir():

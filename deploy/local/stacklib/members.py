@@ -15,8 +15,8 @@ IMAGE = "localbox/default:1"
 
 # Variables that name a server of somebody else, by member.
 EXTERNAL = {"nats": "SANDKEEP_NATS_URL", "redis": "SANDKEEP_REDIS_URL", "mongo": "SANDKEEP_MONGODB_URI",
-            "localbox": "SANDKEEP_LOCALBOX_URL"}
-DEFAULT_PORTS = {"nats": 4222, "redis": 6379, "mongo": 27017, "localbox": 80}
+            "localbox": "SANDKEEP_LOCALBOX_URL", "code": "SANDKEEP_CODE_URL"}
+DEFAULT_PORTS = {"nats": 4222, "redis": 6379, "mongo": 27017, "localbox": 80, "code": 80}
 
 # Variables of the caller that a service may see besides its own configuration.
 PASSED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_CACHE_HOME", "ASAN_OPTIONS", "UBSAN_OPTIONS",
@@ -184,12 +184,17 @@ class Mongo(Member):
 class Service(Member):
     """A program of ours, from SANDKEEP_BIN_DIR (default build/release/bin)."""
     binary = ""
+    helpers = ()  # programs that it starts itself, from the same folder
+
+    def programs(self):
+        paths = [self.stack.bin_dir / name for name in (self.binary, *self.helpers)]
+        for path in paths:
+            if not path.exists():
+                raise StackError(f"{path} does not exist: run make build (or set SANDKEEP_BIN_DIR)")
+        return paths
 
     def command(self):
-        path = self.stack.bin_dir / self.binary
-        if not path.exists():
-            raise StackError(f"{path} does not exist: run make build (or set SANDKEEP_BIN_DIR)")
-        return [path]
+        return self.programs()[:1]
 
 
 class Localbox(Service):
@@ -251,8 +256,62 @@ class Lifecycle(Service):
         return probes.http_ok(f"{self.address}/readyz")
 
 
+class Code(Service):
+    """The code sandbox. Each task runs as a user of its own out of a block that no other process of the machine has: chosen
+    free and remembered like the ports, so that two clones side by side do not meet. It gets nothing of the shell but what
+    is its own: the environment of other services holds their keys."""
+    binary = "sk-code"
+    helpers = ("sk-code-js", "sk-code-python")
+    tier = 2
+    stop_seconds = 35  # SANDKEEP_DRAIN_SECONDS is 25
+    passed = ("SANDBOX_", "SANDKEEP_CODE_", "SANDKEEP_LOG_", "SANDKEEP_DRAIN_SECONDS", "CHECK_INTERNAL_IP")
+
+    def __init__(self, stack, name):
+        super().__init__(stack, name)
+        self.ports = ("code", "code-admin")
+
+    @property
+    def address(self):
+        return f"http://127.0.0.1:{self.port()}"
+
+    @property
+    def admin_address(self):
+        return f"http://127.0.0.1:{self.port('code-admin')}"
+
+    def prepare(self):
+        super().prepare()
+        if os.geteuid() == 0:
+            self.stack.state.uid_block(wait=5)  # of tasks that outlived a killed launcher for a moment
+
+    def settings(self):
+        out = {
+            "SANDBOX_HOST": "127.0.0.1",
+            "SANDBOX_PORT": str(self.port()),
+            "SANDBOX_TOKEN": self.stack.code_token,
+            "SANDKEEP_CODE_ADMIN_LISTEN": f"127.0.0.1:{self.port('code-admin')}",
+        }
+        if os.geteuid() == 0:
+            out["SANDKEEP_CODE_UID_BASE"] = os.environ.get("SANDKEEP_CODE_UID_BASE") or str(self.stack.state.uid_block())
+        else:  # all tasks run as the user: only who said so gets here
+            out.update(SANDBOX_ALLOW_UNSAFE="true", SANDKEEP_CODE_RUN_DIR=str(self.data))
+        return out
+
+    def environment(self):
+        out = {name: value for name, value in passed_environment().items() if not name.startswith(PASSED_PREFIXES)}
+        out.update({name: value for name, value in os.environ.items() if name.startswith(self.passed)})
+        out.update(self.settings())
+        out[process.MARK] = self.stack.state.data["id"]
+        out[process.MEMBER_MARK] = self.name
+        return out
+
+    def probe(self):
+        return probes.http_ok(f"{self.admin_address}/readyz")
+
+
 def members_of(stack):
     """All members in the order in which they are shown."""
     out = [Nats(stack, "nats"), Redis(stack, "redis"), Mongo(stack, "mongo"), Localbox(stack, "localbox")]
+    if stack.code_runs or "code" in stack.external:
+        out.append(Code(stack, "code"))
     out += [Lifecycle(stack, f"lifecycle-{index}") for index in range(1, stack.state.data["scale"]["lifecycle"] + 1)]
     return out

@@ -48,6 +48,17 @@ class Stack:
     def key(self):
         return self.state.data.get("external_key") or "" if "localbox" in self.external else self.state.data["key"]
 
+    @property
+    def code_token(self):
+        if "code" in self.external:
+            return self.state.data.get("external_code_token") or ""
+        return self.state.data.get("code_token", "")
+
+    @property
+    def code_runs(self):
+        """Tasks of the code sandbox need users of their own; without root it runs only for whoever asked for less."""
+        return self.state.data.get("code", os.geteuid() == 0)
+
     def members(self):
         return members.members_of(self)
 
@@ -86,6 +97,10 @@ class Stack:
         }
         if "localbox" not in self.external:
             out["SANDKEEP_LOCALBOX_ADMIN_URL"] = self.member("localbox").admin_address
+        if self.code_runs or "code" in self.external:
+            out.update(SANDKEEP_CODE_URL=self.url("code"), SANDKEEP_CODE_TOKEN=self.code_token)
+            if "code" not in self.external:
+                out["SANDKEEP_CODE_ADMIN_URL"] = self.member("code").admin_address
         for member in self.members():
             if member.name.startswith("lifecycle-"):
                 index = member.name.rpartition("-")[2]
@@ -99,10 +114,10 @@ class Stack:
         if not isinstance(member, members.Service):
             return {}
         settings = member.settings()
-        program = os.stat(member.command()[0])  # rebuilt since: the running one is not what the user means any more
-        found = {"program": f"{program.st_ino}:{program.st_mtime_ns}"}
+        # Rebuilt since: the running one is not what the user means any more.
+        found = {"program": " ".join(f"{program.st_ino}:{program.st_mtime_ns}" for program in map(os.stat, member.programs()))}
         found.update({name: value for name, value in settings.items()
-                      if name.endswith(("_URL", "_URI", "_LISTEN", "BASEURL", "_KEY", "_TOKEN", "_DIR", "_MS"))})
+                      if name.endswith(("_URL", "_URI", "_LISTEN", "BASEURL", "_KEY", "_TOKEN", "_DIR", "_MS", "_PORT", "_BASE"))})
         return found
 
     def service_environment(self, member):
@@ -165,6 +180,9 @@ class Stack:
                 data["external"][name] = value
             else:
                 data["external"].pop(name, None)
+        if not self.state.alive("code"):
+            data["code"] = os.geteuid() == 0 or os.environ.get("SANDBOX_ALLOW_UNSAFE", "").lower() in ("true", "1", "on", "yes")
+        data["external_code_token"] = os.environ.get("SANDKEEP_CODE_TOKEN", "") if "code" in data["external"] else None
         data["external_key"] = os.environ.get("SANDKEEP_LOCALBOX_KEY", "") if "localbox" in data["external"] else None
         self.state.save()
 
@@ -178,6 +196,12 @@ class Stack:
             self.choose(scale, only)
             wanted = self.wanted()
             known = {member.name for member in self.members()}
+            if "code" not in known and (not only or "code" in only):
+                reason = ("code is left out: its tasks need users of their own, which only root can give them "
+                          "(SANDBOX_ALLOW_UNSAFE=true runs them as you, behind the other walls)")
+                if only:
+                    raise StackError(reason)
+                note(reason)
             for name in only or []:
                 if name not in known:
                     raise StackError(f"there is no member {name!r}; members: {' '.join(sorted(known))}")
@@ -284,7 +308,7 @@ class Stack:
     def stop_all(self, names):
         """Services first, then the provider, then what they stood on."""
         def tier(name):
-            return 2 if name.startswith("lifecycle-") else 1 if name == "localbox" else 0
+            return 2 if name.startswith(("lifecycle-", "code")) else 1 if name == "localbox" else 0
         for level in (2, 1, 0):
             self.parallel(self.stop, [name for name in names if tier(name) == level])
 
@@ -293,7 +317,7 @@ class Stack:
             return False
         with self.state.locked():
             names = [name for name in self.state.data["members"] if self.state.alive(name)]
-            self.stop_all([name for name in names if name.startswith("lifecycle-")])
+            self.stop_all([name for name in names if name.startswith(("lifecycle-", "code"))])
             if "localbox" not in self.external:
                 self.end_sandboxes()
             self.stop_all([name for name in self.state.data["members"] if self.state.alive(name)])

@@ -15,11 +15,28 @@ from . import process
 
 # Below the kernel's ephemeral range (32768..), so that no outgoing connection takes a remembered port.
 PORT_FIRST, PORT_LAST = 20000, 32000
+# Users of the code sandbox's tasks: 12 x (the largest pool, 100, + 8) + 1 in a block, above what people, services and
+# sk-localbox have; where fewer users are mapped (containers), from UID_LOW on.
+UID_BLOCK, UID_FIRST, UID_LAST, UID_LOW = 1300, 3_000_000, 130_000_000, 10_000
 LOCK_SECONDS = 300
 
 
 class StackError(Exception):
     """An error that is shown as one sentence; the exit status is 1."""
+
+
+def uid_blocks():
+    """First uids of the blocks that exist in this user namespace."""
+    mapped = [(int(first), int(count)) for first, _, count in
+              (line.split() for line in pathlib.Path("/proc/self/uid_map").read_text().splitlines())]
+
+    def blocks(low, high):
+        return [range(max(low, first), min(high, first + count) - UID_BLOCK, UID_BLOCK) for first, count in mapped]
+
+    found = [block for block in blocks(UID_FIRST, UID_LAST) if block] or [block for block in blocks(UID_LOW, UID_FIRST) if block]
+    if not found:
+        raise StackError("no block of users for the code sandbox is mapped here")
+    return max(found, key=len)
 
 
 class State:
@@ -47,6 +64,7 @@ class State:
         self.data.setdefault("version", 1)
         self.data.setdefault("id", secrets.token_hex(16))
         self.data.setdefault("key", secrets.token_hex(24))
+        self.data.setdefault("code_token", secrets.token_hex(24))
         self.root.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix="stack.", suffix=".tmp", dir=self.root)  # made with mode 0600
         try:
@@ -89,6 +107,24 @@ class State:
                 ports[name] = candidate
                 return candidate
         raise StackError("no free port found on 127.0.0.1")
+
+    def uid_block(self, wait=0):
+        """The remembered first uid of this stack's block, or a new free one. With `wait`, a remembered block must be free
+        within so many seconds, else another one is taken."""
+        first = self.data.get("uid_base")
+        end = time.monotonic() + wait
+        while first is not None and wait and process.uids_in_use(first, UID_BLOCK):
+            if time.monotonic() >= end:
+                first = None
+            time.sleep(0.02)
+        for _ in range(400):
+            if first is not None:
+                self.data["uid_base"] = first
+                return first
+            first = random.choice(uid_blocks())
+            if process.uids_in_use(first, UID_BLOCK):
+                first = None
+        raise StackError("no block of users for the code sandbox is free")
 
     @property
     def logs(self):
