@@ -327,8 +327,8 @@ static void conn_eof(struct sk_conn *conn)
 {
     struct connection *c = (struct connection *)conn;
     c->eof = true;
-    if (c->phase == PHASE_LINGER && !c->conn.shutting)
-        sk_connection_cut(c);
+    if (c->phase == PHASE_LINGER && c->flushed)
+        sk_connection_cut(c); /* the peer has everything and has said its last word */
     else
         advance(c, NULL, 0);
 }
@@ -353,6 +353,7 @@ static void conn_drain(struct sk_conn *conn)
 static void conn_flushed(struct sk_conn *conn)
 {
     struct connection *c = (struct connection *)conn;
+    c->flushed = true;
     if (c->phase == PHASE_TUNNEL) {
         advance(c, NULL, 0);
         return;

@@ -63,7 +63,7 @@ struct connection {
     struct sk_message head; /* of the request that is arriving */
     struct sk_pending pending;
     size_t lingered;
-    bool eof, busy, cut, linger_after;
+    bool eof, busy, cut, linger_after, flushed;
     char peer[64];
 };
 

@@ -324,6 +324,26 @@ START_TEST(test_refused)
 }
 END_TEST
 
+/* Refused and closed: the time that is left for an answer to arrive is not spent on somebody who has gone. */
+START_TEST(test_refused_clients_are_let_go_when_they_close)
+{
+    struct timespec before, after;
+
+    server_start(defaults);
+    int count = descriptors();
+    for (int i = 0; i < 3; i++) {
+        int fd = dial();
+        put_text(fd, "junk\r\n\r\n");
+        free(get_all(fd, NULL)); /* closes it */
+    }
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    wait_descriptors(count);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    ck_assert_int_lt((after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000, 1500);
+    server_stop();
+}
+END_TEST
+
 START_TEST(test_nul_in_head)
 {
     server_start(defaults);
@@ -845,9 +865,10 @@ START_TEST(test_url_helpers)
 }
 END_TEST
 
-SK_CHECK_MAIN("stream", test_refused, test_nul_in_head, test_limits_of_the_head, test_pipelining_and_small_answers,
-              test_byte_by_byte, test_large_bodies_both_ways, test_pause_with_a_pipelined_request,
-              test_slow_reader_is_cut, test_time_limits, test_collect_limits,
-              test_early_answer_arrives_although_the_body_is_not_read, test_broken_promises_are_seen,
-              test_a_leaving_client_is_noticed, test_drain, test_too_many_connections, test_resets_leak_nothing,
-              test_upgrade, test_client_answers, test_client_upgrade, test_client_cannot_connect, test_url_helpers)
+SK_CHECK_MAIN("stream", test_refused, test_refused_clients_are_let_go_when_they_close, test_nul_in_head,
+              test_limits_of_the_head, test_pipelining_and_small_answers, test_byte_by_byte,
+              test_large_bodies_both_ways, test_pause_with_a_pipelined_request, test_slow_reader_is_cut,
+              test_time_limits, test_collect_limits, test_early_answer_arrives_although_the_body_is_not_read,
+              test_broken_promises_are_seen, test_a_leaving_client_is_noticed, test_drain, test_too_many_connections,
+              test_resets_leak_nothing, test_upgrade, test_client_answers, test_client_upgrade,
+              test_client_cannot_connect, test_url_helpers)
