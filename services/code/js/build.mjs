@@ -110,12 +110,12 @@ writeFileSync(bundlePath, result.outputFiles[0].text.replace(/[^\x00-\x7f]/g, (u
 
 const used = new Set();
 for (const [name, input] of Object.entries(Object.values(result.metafile.outputs)[0].inputs)) {
-    const found = /^node_modules\/((?:@[^/]+\/)?[^/]+)\//.exec(name);
-    if (found && input.bytesInOutput > 0) used.add(found[1]);
+    const found = /^(?:.*\/)?node_modules\/(?:@[^/]+\/)?[^/]+(?=\/)/.exec(name); // packages within packages are their own
+    if (found && input.bytesInOutput > 0) used.add(found[0]);
 }
 let notices = "The JavaScript code sandbox contains these packages.\n";
-for (const name of [...used].sort()) {
-    const folder = join("node_modules", name);
+for (const folder of [...used].sort()) {
+    const name = folder.slice(folder.lastIndexOf("node_modules/") + "node_modules/".length);
     const about = JSON.parse(readFileSync(join(folder, "package.json"), "utf8"));
     const texts = readdirSync(folder).filter((file) => /^(licen[cs]e|copying|notice)/i.test(file) && existsSync(join(folder, file)));
     if (texts.length === 0 && !about.license) throw new Error(`no licence of ${name} found`);
