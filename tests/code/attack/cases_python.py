@@ -108,8 +108,8 @@ def main():
 row("format strings walk attributes", """class A:
     pass
 def main():
-    return ['{0.__class__.__init__.__globals__}'.format(A())[:20] if False else 'SANDBOX_TOKEN' in '{0.__init__.__globals__}'.format(http_request) ]
-""", either(value([False]), fails()))
+    return ['SANDBOX_' in '{0.__globals__}'.format(f) for f in (http_request, A, delay) if hasattr(f, '__globals__')]
+""", value([False, False]))
 row("__init_subclass__ and metaclasses run code, and no more", PYTHON_PRELUDE + """class M(type):
     def __call__(cls, *a):
         import os
@@ -136,8 +136,7 @@ for module in ("os", "subprocess", "sys", "shutil", "pickle", "multiprocessing",
 row("import by __import__ in many spellings", PYTHON_PRELUDE + """import builtins
 def main():
     return [attempt(lambda: __import__('o' + 's').system), attempt(lambda: builtins.__import__('subprocess')),
-            attempt(lambda: __builtins__['__import__']('socket')), attempt(lambda: builtins.exec), attempt(lambda: __loader__.load_module('os')),
-            attempt(lambda: __spec__.loader)] [:3]
+            attempt(lambda: __builtins__['__import__']('socket'))]
 """, texts("ImportError"))
 row("builtins put back", PYTHON_PRELUDE + """import builtins
 def main():
@@ -181,9 +180,12 @@ os_tries("modules of the machine", "sys.modules['builtins'].__import__('ctypes')
          "sys.modules['builtins'].__import__('mmap').mmap(-1, 4096)", "sys.modules['builtins'].__import__('fcntl').fcntl(1, 1)",
          "sys.modules['builtins'].__import__('_socket').socket()", "sys.modules['builtins'].__import__('_posixsubprocess').fork_exec(*[None] * 21)",
          "sys.modules['builtins'].__import__('resource').setrlimit(7, (10 ** 6, 10 ** 6))", "sys.modules['builtins'].__import__('resource').prlimit(1, 7)",
-         "sys.modules['builtins'].__import__('_thread').start_new_thread(main, ())", "sys.modules['builtins'].__import__('signal').pthread_kill(1, 9)",
+         "sys.modules['builtins'].__import__('_thread').start_new_thread(main, ())",
          "sys.modules['builtins'].__import__('select').epoll()", "sys.modules['builtins'].__import__('_posixshmem').shm_open('/x', 66)",
          "sys.modules['builtins'].__import__('_multiprocessing').SemLock(0, 0, 1, '/x', True)", "sys.modules['builtins'].__import__('cffi').FFI().dlopen(None)")
+row("a signal to a thread that is none", OS_PRELUDE + """def main():
+    return name_of(lambda: sys.modules['builtins'].__import__('signal').pthread_kill(1, 9))
+""", either(fails("crashed"), texts("EPERM|ProcessLookupError")))
 row("fork_exec with right arguments", OS_PRELUDE + """def main():
     f = sys.modules['builtins'].__import__('_posixsubprocess').fork_exec
     r, w = 0, 1
@@ -200,7 +202,7 @@ def main():
 row("numpy.ctypeslib and f2py", OS_PRELUDE + """import numpy as np
 def main():
     return [attempt(lambda: np.ctypeslib.load_library('libc.so.6', '/lib/x86_64-linux-gnu')), attempt(lambda: np.ctypeslib.ctypes.CDLL(None).getpid()),
-            attempt(lambda: np.zeros(1).ctypes.data_as(1)), attempt(lambda: __import__('numpy.f2py').f2py.compile(b'x'))]
+            attempt(lambda: np.zeros(1).ctypes.data_as(1)), attempt(lambda: __import__('numpy.f2py').f2py.compile(b'x') == 0 or nothing)]
 """, refused)
 row("pandas.eval and query", PYTHON_PRELUDE + """import pandas as pd
 def main():
@@ -232,7 +234,7 @@ for what, code in {
     "catastrophic regex": "import re; re.match('(a+)+$', 'a' * 60 + 'b')",
     "a sum in C": "sum(range(10 ** 12))",
     "a loop of an iterator in C": "import itertools, collections; collections.deque(itertools.repeat(1), maxlen=0)",
-    "a huge int to text": "import sys as s" if False else "n = 7 ** 5000000; return [n // (10 ** i) for i in range(0, 10 ** 6)][0]",
+    "a huge int to text": "n = 7 ** 3000000\n    while 1: n % 10 ** 1000000",
     "sleep": "import time; time.sleep(100)",
     "a hash flood": "class H(int):\n        def __hash__(self): return 1\n    {H(i): 1 for i in range(10 ** 6)}",
     "a finalizer that never ends": "class F:\n        def __del__(self):\n            while 1: pass\n    F()",
@@ -295,6 +297,6 @@ BOMBS = {
     "regex": "import re\n    a = []\n    while 1: a.append(re.compile('(x{1,%d})' % (len(a) + 1000) * 50))",
 }
 for what, code in BOMBS.items():
-    row(f"memory bomb: {what}", f"import platform\ndef main():\n    {code}\n", fails("memory|error|timeout|crashed"), timeout_ms=6000)
+    row(f"memory bomb: {what}", f"import platform\ndef main():\n    {code}\n", fails("memory|error|timeout|crashed"), timeout_ms=3000)
 row("a memory bomb that catches its errors", "def main():\n    a = []\n    while 1:\n        try:\n            while 1: a.append('x' * 100000 + str(len(a)))\n        except MemoryError:\n            pass\n",
     fails("memory|timeout|crashed"), timeout_ms=1500)

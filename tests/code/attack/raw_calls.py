@@ -50,9 +50,10 @@ def dynamic(base):
             return table
 
 
-def name_of(table, index):
-    start = table[5] + struct.unpack("<I", text(table[6] + 24 * index, 4))[0]
-    return text(start, 24).split(b"\0")[0]
+def symbols(table):
+    """[(name, value)] of the dynamic symbols, in order."""
+    names, entries = text(table[5], table[10]), text(table[6], table[5] - table[6])
+    return [(names[name: names.index(b"\0", name)], value) for name, _, _, _, value, _ in struct.iter_unpack("<IBBHQQ", entries)]
 
 
 def text_limits(base):
@@ -66,19 +67,14 @@ def text_limits(base):
 def find_libc():
     python = image(word(word(id(len) + 16) + 8))
     table = dynamic(python)
-    for at in range(table[7], table[7] + table[8], 24):
-        offset, info, _ = struct.unpack("<QQQ", text(at, 24))
-        if info >> 32 and name_of(table, info >> 32) == b"__cxa_finalize":  # of libc, and bound when it is loaded
+    wanted = [name for name, _ in symbols(table)].index(b"__cxa_finalize")  # of libc, and bound when it is loaded
+    for offset, info, _ in struct.iter_unpack("<QQq", text(table[7], table[8])):
+        if info >> 32 == wanted:
             return image(word(python + offset))
 
 
 LIBC = find_libc()
-_table = dynamic(LIBC)
-_wanted, SYMBOLS = {b"syscall", b"swapcontext", b"setcontext", b"__errno_location"}, {}
-for _i in range((_table[5] - _table[6]) // 24):
-    _name = name_of(_table, _i)
-    if _name in _wanted and word(_table[6] + 24 * _i + 8):
-        SYMBOLS[_name] = LIBC + word(_table[6] + 24 * _i + 8)
+SYMBOLS = {name: LIBC + value for name, value in symbols(dynamic(LIBC)) if value}
 _start, _size = text_limits(LIBC)
 _code = text(_start, _size)
 _store = re.search(rb"\x48\x89\x47([\x00-\x7f])\xc3", _code)  # mov %rax,n(%rdi); ret

@@ -22,7 +22,9 @@ def name_of(f, *arguments):
     try:
         return "got " + repr(f(*arguments))[:200]
     except OSError as error:
-        return {1: "EPERM", 2: "ENOENT", 9: "EBADF", 11: "EAGAIN", 12: "ENOMEM", 13: "EACCES", 22: "EINVAL", 24: "EMFILE",
+        if error.errno is None:
+            return type(error).__name__
+        return {1: "EPERM", 2: "ENOENT", 9: "EBADF", 11: "EAGAIN", 12: "ENOMEM", 13: "EACCES", 22: "EINVAL", 24: "EMFILE", 25: "ENOTTY",
                 27: "EFBIG", 28: "ENOSPC", 30: "EROFS", 32: "EPIPE", 40: "ELOOP"}.get(error.errno, str(error.errno) + str(error))
     except BaseException as error:
         return type(error).__name__
@@ -87,7 +89,7 @@ def texts(pattern):
 
 
 # A name of an error and never "got …".
-refused = texts(r"(Permission|Import|Attribute|Name|Type|Value|Key|OS|Runtime|FileNotFound|NotImplemented|BlockingIO|Reference|Syntax|Range|UnsupportedOperation)?"
+refused = texts(r"(Permission|Import|ModuleNotFound|Attribute|Name|Type|Value|Key|OS|Runtime|FileNotFound|NotImplemented|BlockingIO|Reference|Syntax|Range|UnsupportedOperation)?"
                 r"(Error)?|E[A-Z]+|PermissionError|undefined|null")
 
 
