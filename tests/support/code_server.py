@@ -185,7 +185,7 @@ class CodeServer:
                     self.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     status = self.process.wait(timeout=END_SECONDS if check else 10)
-                left = self._left(tree, 5 if check else 0)
+                left = self.left(tree, 5 if check else 0)
                 for pid in ([self.pid] if status is None else []) + left:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
@@ -199,8 +199,8 @@ class CodeServer:
             if self.uids is not None:
                 self.uids.release()
 
-    def _left(self, tree, seconds):
-        """Members of the tree and processes with its uids that are still there after `seconds`."""
+    def left(self, tree=(), seconds=0):
+        """Members of the tree and processes with its uids, the launcher left out, that are still there after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             alive = processes()
