@@ -153,7 +153,7 @@ def main():
 
 # ---- files ----
 FILES = ("/etc/passwd", "/etc/shadow", "/proc/self/environ", "/proc/1/environ", "/proc/self/mem", "/proc/self/maps", "/sys/kernel/notes", "/dev/mem",
-         "/root/.ssh/id_rsa", "../../etc/passwd", "/tmp/../etc/passwd", "file:///etc/passwd", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+         "/home/user/.ssh/id_rsa", "../../etc/passwd", "/tmp/../etc/passwd", "file:///etc/passwd", "/var/run/secrets/kubernetes.io/serviceaccount/token")
 for path in FILES:
     row(f"open {path}", PYTHON_PRELUDE + f"def main():\n    return [attempt(lambda: open({path!r}).read()), attempt(lambda: open({path!r}.encode()).read())]\n", refused)
 tries("open of descriptors", *[f"open({n}, 'rb', closefd=False).read(1)" for n in (0, 1, 2, 3, 4, 5, 6)])

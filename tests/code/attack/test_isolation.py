@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing of one task is seen by another, before it, beside it or after it: 10,000 tasks of all kinds at once, each of which
+leaves marks wherever it can and looks for those of others. SANDKEEP_CODE_TASKS sets another number."""
+import collections
+import concurrent.futures
+import http.client
+import json
+import os
+import random
+import threading
+
+import pytest
+from code_server import CodeServer
+
+TASKS = int(os.environ.get("SANDKEEP_CODE_TASKS", "10000"))
+THREADS = 8
+
+JS = """
+const seen = [];
+const look = (what, value) => { if (value !== undefined) seen.push(what + ' ' + String(value)) };
+async function main({ mark }) {
+    look('array prototype', [].leak); look('object prototype', ({}).leak); look('function prototype', (() => 1).leak); look('string prototype', ''.leak);
+    look('promise prototype', Promise.resolve().leak); look('JSON', JSON.leak); look('Math', Math.leak); look('Symbol.for', Symbol.leak);
+    look('console', console.leak); look('process', process.leak); look('helper', SystemHelper.leak); look('buffer', Buffer.leak); look('error', Error.leak);
+    look('stack limit', Error.stackTraceLimit === 7 ? 7 : undefined); look('regexp', RegExp.$1 === '' ? undefined : RegExp.$1);
+    look('lodash', require('lodash').leak); look('lodash setting', require('lodash').templateSettings.leak); look('moment', require('moment').locale() === 'en' ? undefined : 'fr');
+    look('dayjs', require('dayjs').prototype?.leak); look('dayjs locale', require('dayjs').locale() === 'en' ? undefined : 'xx'); look('crypto', require('crypto-js').lib.leak);
+    look('qs', require('qs').formats.leak); look('map', Map.prototype.leak); look('intl', Intl.leak); look('date', Date.leak); look('stringify', /native/.test(String(JSON.stringify)) ? undefined : 1);
+    try { look('bare name', leak) } catch (error) { look('wrong error', error instanceof ReferenceError ? undefined : error) }
+    for (const o of [Array.prototype, Object.prototype, Function.prototype, String.prototype, Promise.prototype, JSON, Math, Symbol, console, Buffer, Error, Map.prototype, Intl, Date,
+                     require('lodash').templateSettings, require('crypto-js').lib, require('qs').formats]) try { Object.defineProperty(o, 'leak', { value: mark, enumerable: false, configurable: true }) } catch (error) {}
+    /(mark.*)/.exec('mark' + mark); Error.stackTraceLimit = 7; try { require('moment').locale('fr'); require('dayjs').locale({ name: 'xx' }, null, true); require('dayjs').locale('xx') } catch (error) {}
+    try { JSON.stringify = () => mark } catch (error) {}
+    setTimeout(() => console.log(mark), 1e6);
+    setInterval(() => console.log('late ' + mark), 1);
+    console.log(mark);
+    const id = require('uuid').v4(), bytes = new Uint8Array(8); crypto.getRandomValues(bytes);
+    const left = [[].leak, ({}).leak, Math.leak, require('crypto-js').lib.leak, require('moment').locale()];
+    return { mark, left, seen, random: [String(Math.random()), id, [...bytes].join(), String(require('lodash').random(0, 1, true)), String(require('crypto-js').lib.WordArray.random(8))] }
+}
+"""
+PYTHON = """
+import builtins, collections, copy, datetime, decimal, json, locale, math, platform, random, re, secrets, string, time, uuid
+os, sys = platform.os, platform.sys
+seen = []
+def look(what, thing):
+    if getattr(thing, 'leak', None) is not None:
+        seen.append(what)
+def main(mark):
+    born = time.monotonic()
+    for module in (builtins, collections, copy, datetime, decimal, json, math, platform, random, re, string, time, uuid, os, sys):
+        look(module.__name__, module)
+        try:
+            module.leak = mark
+        except Exception:
+            pass
+    if decimal.getcontext().prec != 28: seen.append('decimal')
+    decimal.getcontext().prec = 7
+    if 'LEAK' in os.environ: seen.append('environment')
+    os.environ['LEAK'] = mark
+    if 'leak' in sys.modules: seen.append('sys.modules')
+    sys.modules['leak'] = sys
+    if json.loads('1') != 1: seen.append('json')
+    json.loads = lambda text: 2
+    if sys.getrecursionlimit() == 777: seen.append('recursion')
+    sys.setrecursionlimit(777)
+    own = os.listdir(task_tmpdir)
+    if own: seen.append('files ' + repr(own))
+    with open('mark', 'w') as f: f.write(mark)
+    for folder in ('/tmp', '/', '/dev/shm', '/var/tmp'):
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                if os.stat(folder + '/' + name + '/mark').st_uid != os.getuid(): seen.append('file of another ' + name)
+            except OSError:
+                pass
+    for pid in range(1, 60):
+        try:
+            os.getpgid(pid) and seen.append('process')
+        except OSError:
+            pass
+    if 'previous' in builtins.__dict__.get('leaks', ''): seen.append('builtins')
+    print(mark)
+    numbers = [repr(random.random()), str(uuid.uuid4()), secrets.token_hex(8), repr(random.Random().random()), os.urandom(8).hex()]
+    FULL
+    time.sleep(random.random() / 500)
+    left = [json.leak, os.environ['LEAK'], decimal.getcontext().prec, sys.getrecursionlimit(), open('mark').read()]
+    return {'mark': mark, 'left': left, 'seen': seen, 'random': numbers, 'uid': os.getuid(), 'born': born, 'died': time.monotonic()}
+"""
+FULL = """
+    import numpy, pandas, matplotlib
+    for module in (numpy, pandas, matplotlib): look(module.__name__, module)
+    numpy.leak = pandas.leak = matplotlib.leak = mark
+    if numpy.geterr()['divide'] != 'warn' or pandas.get_option('display.width') == 7 or matplotlib.rcParams['lines.linewidth'] == 7: seen.append('options')
+    numpy.seterr(divide='raise'); pandas.set_option('display.width', 7); matplotlib.rcParams['lines.linewidth'] = 7
+    numbers += [repr(numpy.random.rand()), repr(numpy.random.default_rng().random())]
+"""
+LEFT_JS = lambda mark: [mark, mark, mark, mark, "fr"]
+LEFT_PYTHON = lambda mark: [mark, mark, 7, 777, mark]
+KINDS = (("js", JS), ("python", PYTHON.replace("FULL", "pass")), ("python", PYTHON.replace("FULL", FULL.strip())))
+
+
+@pytest.fixture(scope="module")
+def server():
+    with CodeServer({"SANDBOX_POOL_SIZE": 4, "SANDKEEP_LOG_LEVEL": "warn"}) as running:
+        yield running
+
+
+def run_all(server, plan):
+    """[(mark, log, codeReturn)] of (kind, mark) in `plan`, run by THREADS clients that keep their connections."""
+    answers, lock = [], threading.Lock()
+    jobs = iter(plan)
+
+    def client():
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        while True:
+            with lock:
+                job = next(jobs, None)
+            if job is None:
+                connection.close()
+                return
+            language, code = KINDS[job[0]]
+            connection.request("POST", f"/sandbox/{language}", json.dumps({"code": code, "variables": {"mark": job[1]}, "queueId": f"team-{len(job[1]) % 3}"}), server.authorization())
+            body = json.loads(connection.getresponse().read())
+            assert body["success"], (job, body)
+            with lock:
+                answers.append((job[0], job[1], body["data"]["log"], body["data"]["codeReturn"]))
+    with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
+        for running in [pool.submit(client) for _ in range(THREADS)]:
+            running.result()
+    return answers
+
+
+def test_nothing_is_seen_by_another(server):
+    order = random.Random(7)
+    plan = [(order.choices((0, 1, 2), (55, 40, 5))[0], f"mark-{n}-{order.getrandbits(40):x}") for n in range(TASKS)]
+    answers = run_all(server, plan)
+    assert len(answers) == TASKS
+    randoms, lives = collections.Counter(), collections.defaultdict(list)
+    for kind, mark, log, value in answers:
+        assert value["mark"] == mark and value["seen"] == [], (kind, mark, value)
+        assert log.split("\n") == [mark], (kind, log)
+        assert value["left"] == (LEFT_JS if kind == 0 else LEFT_PYTHON)(mark)  # it did leave its marks
+        randoms.update(value["random"])
+        if kind:
+            lives[value["uid"]].append((value["born"], value["died"]))
+    assert [text for text, count in randoms.items() if count > 1] == []
+    for uid, spans in lives.items():
+        spans.sort()
+        assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:])), f"two tasks were {uid} at the same time"
+    assert len(lives) >= 4
+    server.wait_idle()
+
+
+def test_no_secret_of_the_service_is_in_a_template_or_zygote(server):
+    """Neither the token nor the environment of the service is anywhere in the memory that tasks are forked from."""
+    needle, looked = server.token.encode(), 0
+    for pid, kind in server.children():
+        if kind not in ("template", "zygote"):
+            continue
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            for line in maps:
+                span, rights, *_ = line.split()
+                if "r" not in rights or "[v" in line:
+                    continue
+                begin, end = (int(edge, 16) for edge in span.split("-"))
+                while begin < end:  # JavaScriptCore reserves gigabytes: what was never touched reads as an error or zeros
+                    size = min(end - begin, 64 << 20)
+                    if end - begin > 1 << 30:
+                        break
+                    memory.seek(begin)
+                    try:
+                        assert needle not in memory.read(size), f"the token is in {kind} {pid}: {line}"
+                    except OSError:
+                        break
+                    looked += size
+                    begin += size
+    assert looked > 20 << 20
+
+
+def test_the_environment_of_templates_is_their_own(server):
+    for pid, kind in server.children():
+        if kind in ("template", "zygote"):
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                assert server.token.encode() not in file.read()
