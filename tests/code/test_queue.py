@@ -6,7 +6,7 @@ import time
 
 import pytest
 from code_server import CodeServer, eventually
-from wire import OK_JS, RUNS, Wire, begin, chunked, task
+from wire import LIGHT, OK_JS, RUNS, Wire, begin, chunked, task
 
 MIB = 1024 * 1024
 SPAN = {  # says when it ran, in milliseconds of one clock for both languages
@@ -31,7 +31,7 @@ def limited():
 
 @pytest.fixture(scope="module")
 def single():
-    with CodeServer({"SANDBOX_POOL_SIZE": 1}) as server:
+    with CodeServer({**LIGHT, "SANDBOX_POOL_SIZE": 1}) as server:
         yield server
 
 

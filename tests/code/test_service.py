@@ -11,7 +11,7 @@ import time
 
 import pytest
 from code_server import CodeServer, bin_dir, eventually, why_not
-from wire import OK_JS, RUNS, Wire, begin, task
+from wire import LIGHT, OK_JS, RUNS, Wire, begin, task
 
 LABELS = {
     "language": {"js", "python"}, "kind": {"js", "python", "python-full"}, "dependency": {"js", "python"},
@@ -28,7 +28,7 @@ def test_health_from_the_beginning():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    server = CodeServer({"SANDBOX_PORT": port}, wait=False)
+    server = CodeServer({**LIGHT, "SANDBOX_PORT": port}, wait=False)
     server.port = port
     failure = []
 
@@ -103,7 +103,7 @@ def test_both_ways_to_give_the_token(server):
 
 
 def test_without_a_token_everybody_may():
-    with CodeServer({"SANDBOX_TOKEN": ""}) as server:
+    with CodeServer({**LIGHT, "SANDBOX_TOKEN": ""}) as server:
         for headers in ({}, {"Authorization": "Bearer whatever"}, {"Authorization": "nonsense"}):
             status, _, text = server.request("POST", "/sandbox/js", task(OK_JS), headers)
             assert (status, json.loads(text)) == (200, RUNS)
@@ -160,7 +160,7 @@ def test_labels_are_a_closed_set(server):
 # ---- drain ----
 def test_drain():
     """SIGTERM: what runs and what waits gets its answer, whoever comes is refused, then it ends with 0."""
-    with CodeServer({"SANDBOX_POOL_SIZE": 1}) as server:
+    with CodeServer({**LIGHT, "SANDBOX_POOL_SIZE": 1}) as server:
         running = begin(server, "js", code="async function main() { await delay(1500); return { ok: true } }")
         eventually(lambda: server.health()[1]["pools"]["js"]["busy"] == 1)
         waiting = begin(server, "js", 3, code=OK_JS)
@@ -184,7 +184,7 @@ def test_drain():
 
 def test_drain_that_is_over():
     """SANDKEEP_DRAIN_SECONDS: what waits is refused, what runs is ended, and nobody is left without an end."""
-    with CodeServer({"SANDBOX_POOL_SIZE": 1, "SANDKEEP_DRAIN_SECONDS": 1}) as server:
+    with CodeServer({**LIGHT, "SANDBOX_POOL_SIZE": 1, "SANDKEEP_DRAIN_SECONDS": 1}) as server:
         running = begin(server, "python")
         eventually(lambda: server.health()[1]["pools"]["python"]["busy"] == 1)
         waiting = begin(server, "python", 2)
@@ -201,7 +201,7 @@ def test_drain_that_is_over():
 
 
 def test_a_second_signal_ends_at_once():
-    server = CodeServer().start()
+    server = CodeServer(LIGHT).start()
     try:
         running = begin(server, "js")
         eventually(lambda: server.health()[1]["pools"]["js"]["busy"] == 1)
@@ -218,7 +218,7 @@ def test_a_second_signal_ends_at_once():
 
 
 def test_idle_ends_at_once():
-    with CodeServer() as server:
+    with CodeServer(LIGHT) as server:
         start = time.monotonic()
         server.terminate()
         assert server.join(10) == 0
@@ -228,7 +228,7 @@ def test_idle_ends_at_once():
 @pytest.mark.parametrize("victim", ["launcher", "host"])
 def test_a_killed_half_takes_the_other_with_it(victim):
     """Neither serves without the other, and no task outlives both."""
-    server = CodeServer().start()
+    server = CodeServer(LIGHT).start()
     try:
         running = begin(server, "js", 2) + begin(server, "python", 2)
         eventually(lambda: len(server.tasks()) == 4)
@@ -282,7 +282,7 @@ def test_the_original_variables_are_understood():
 
 
 def test_a_port_that_is_taken(server):
-    other = CodeServer({"SANDBOX_PORT": server.port}, wait=False)
+    other = CodeServer({**LIGHT, "SANDBOX_PORT": server.port}, wait=False)
     with pytest.raises(AssertionError, match="ended with 1"):
         other.start()
     assert server.value("js", OK_JS) == {"ok": True}
