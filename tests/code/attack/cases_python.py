@@ -153,12 +153,12 @@ def main():
 
 # ---- files ----
 FILES = ("/etc/passwd", "/etc/shadow", "/proc/self/environ", "/proc/1/environ", "/proc/self/mem", "/proc/self/maps", "/sys/kernel/notes", "/dev/mem",
-         "/home/user/.ssh/id_rsa", "../../etc/passwd", "/tmp/../etc/passwd", "file:///etc/passwd", "/var/run/secrets/kubernetes.io/serviceaccount/token")
+         "/etc/ssh/ssh_host_rsa_key", "../../etc/passwd", "/tmp/../etc/passwd", "file:///etc/passwd", "/var/run/secrets/kubernetes.io/serviceaccount/token")
 for path in FILES:
     row(f"open {path}", PYTHON_PRELUDE + f"def main():\n    return [attempt(lambda: open({path!r}).read()), attempt(lambda: open({path!r}.encode()).read())]\n", refused)
 tries("open of descriptors", *[f"open({n}, 'rb', closefd=False).read(1)" for n in (0, 1, 2, 3, 4, 5, 6)])
 tries("an opener", "open('x', opener=lambda path, flags: 0)")
-for path in ("/etc/passwd", "/proc/self/environ", "/proc/1/maps", "/sys/kernel/notes", "/etc/hostname", "/run/secrets", "/dev/kmsg", "/proc/1/root/etc/passwd"):
+for path in ("/etc/passwd", "/proc/self/environ", "/proc/1/maps", "/sys/kernel/notes", "/etc/hostname", "/run/secrets", "/dev/kmsg", "/proc/1/cwd/etc/passwd"):
     os_tries(f"os.open {path}", f"os.open({path!r}, 0)", f"os.open({path!r}, os.O_PATH)", f"os.stat({path!r})", f"os.readlink({path!r})", f"os.access({path!r}, 0) or nothing")
 os_tries("what is in the root", "[n for n in os.listdir('/') if n not in ('etc', 'usr', 'var', 'tmp', 'lib', 'lib64', 'dev', 'proc')] or nothing",
          "os.listdir('/proc') or nothing", "os.listdir('/sys') or nothing", "os.listdir('/root')", "os.listdir('/home')", "os.listdir('/dev') or nothing",
