@@ -28,6 +28,8 @@ enum code_message_kind {
     CODE_MSG_RETIRING,
     CODE_MSG_GONE,
     CODE_MSG_SUSPECT,
+    CODE_MSG_DRAIN,  /* the launcher was told to end: SIGTERM, SIGINT */
+    CODE_MSG_RELOAD, /* SIGHUP */
     CODE_MSG_HELLO,
     CODE_MSG_START, /* fds: input, result, rpc */
     CODE_MSG_STARTED,

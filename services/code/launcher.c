@@ -79,8 +79,8 @@ struct launcher {
     struct code_cgroup cgroup;
     char root[CODE_PATH_MAX];
     uint64_t last_id;
-    bool stopping, host_ended; /* host_ended: its pid is nobody's any more */
-    int host_status;           /* of wait, then */
+    bool draining, stopping, host_ended; /* host_ended: its pid is nobody's any more */
+    int host_status;                     /* of wait, then */
 };
 
 static int64_t interval_us(const struct launcher *l)
@@ -502,10 +502,16 @@ static void read_host(struct launcher *l)
         l->stopping = true;
 }
 
-static void terminate(struct launcher *l)
+/* The host has another uid than ours, in another namespace perhaps: it is told by its socket, not by a signal. */
+static void on_signal(struct launcher *l, uint32_t signal)
 {
-    if (l->config->host_pid <= 0 || l->host_ended || kill(l->config->host_pid, SIGTERM) != 0)
-        l->stopping = true;
+    struct code_message message = {.kind = signal == SIGHUP ? CODE_MSG_RELOAD : CODE_MSG_DRAIN};
+    bool told = l->config->host_pid > 0 && !l->host_ended && !l->draining && code_send(l->host, &message, NULL, 0);
+
+    if (signal == SIGHUP)
+        return;
+    l->stopping = l->stopping || !told;
+    l->draining = true;
 }
 
 #define POLLED_MAX (2 + CODE_LANGUAGES_MAX * (2 + CODE_ZYGOTES_PER_KIND))
@@ -546,8 +552,8 @@ static void turn(struct launcher *l)
         return;
     }
     while (read(l->children, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
-        if (info.ssi_signo == SIGTERM)
-            terminate(l);
+        if (info.ssi_signo != SIGCHLD)
+            on_signal(l, info.ssi_signo);
     }
     if (polled[0].revents != 0)
         read_host(l);
@@ -704,6 +710,8 @@ static int begin(struct launcher *l, struct sk_error *err)
     sigemptyset(&signals);
     sigaddset(&signals, SIGCHLD);
     sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
     signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &signals, NULL) != 0 ||
         (l->children = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)) < 0 || pipe2(l->lifeline, O_CLOEXEC) != 0 ||

@@ -78,6 +78,8 @@ static void drop_try(struct code_call *call)
     if (call->pipe_fd >= 0)
         close(call->pipe_fd);
     call->pipe_fd = -1;
+    sk_timer_free(call->timer); /* it is about this try */
+    call->timer = NULL;
     sk_buf_fini(&call->frame);
     call->pipe_over = call->child_over = false;
 }
@@ -85,8 +87,6 @@ static void drop_try(struct code_call *call)
 static void drop_all(struct code_call *call)
 {
     drop_try(call);
-    sk_timer_free(call->timer);
-    call->timer = NULL;
     if (call->input_fd >= 0)
         close(call->input_fd);
     call->input_fd = -1;
@@ -106,6 +106,8 @@ static void free_call(struct code_call *call)
 static void reply(struct code_call *call, int status, struct sk_buf *out)
 {
     call->state = CODE_CALL_ANSWERED;
+    sk_list_remove(&call->link);
+    sk_list_push_back(&call->host->live, &call->link);
     drop_all(call);
     unbuffer(call);
     if (call->x == NULL) {
@@ -166,8 +168,7 @@ static bool answer(struct code_call *call)
     if (outcome.end == CODE_END_WALLS)
         SK_LOG_ERROR("a wall of a task could not be built", SK_F("kind", code_kind_name(call->kind)),
                      SK_FI("stage", call->ended.u.ended.stage), SK_FI("errno", call->ended.u.ended.stage_error));
-    code_metrics_task(call, verdict == CODE_VERDICT_SUCCESS ? "done" : told.code, call->job.wait_ms,
-                      call->ended.u.ended.wall_us, call->ended.u.ended.cpu_us);
+    code_metrics_task(call, verdict == CODE_VERDICT_SUCCESS ? "done" : told.code);
     code_queue_done(host->queue, &call->job);
     reply(call, status, &out);
     sk_buf_fini(&out);
@@ -209,7 +210,7 @@ static void give_up(struct code_call *call, const char *message)
     struct code_host *host = call->host;
 
     code_queue_done(host->queue, &call->job);
-    code_metrics_task(call, "crashed", call->job.wait_ms, 0, 0);
+    code_metrics_task(call, "crashed");
     code_call_refuse(call, 503, message);
     code_host_pump(host);
 }
@@ -330,7 +331,7 @@ static void on_broken(void *arg, const char *why)
     struct code_call *call = arg;
 
     SK_LOG_WARN("a task broke its line to the broker", SK_F("kind", code_kind_name(call->kind)), SK_F("why", why),
-                SK_FI("task", call->child.id));
+                SK_FI("task", call->number));
     code_child_kill(&call->child, CODE_END_CRASHED);
 }
 
@@ -371,8 +372,7 @@ static bool make_rpc(struct code_call *call, int *theirs)
     };
     int pair[2];
 
-    static uint64_t numbers; /* of the audit lines */
-    snprintf(name, sizeof(name), "%llu", (unsigned long long)++numbers);
+    snprintf(name, sizeof(name), "%llu", (unsigned long long)call->number);
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
         return false;
     if (fcntl(pair[0], F_SETFL, O_NONBLOCK) == 0)
@@ -448,11 +448,13 @@ static void run(struct code_call *call)
         sk_list_push_back(&host->stalled, &call->stall);
         return;
     }
-    if (begin(call))
+    if (begin(call)) {
+        call->stalled_ms = 0;
+        call->begun_ms = now_ms();
         return;
+    }
     SK_LOG_WARN("a task cannot be begun", SK_F("kind", code_kind_name(call->kind)), SK_F("reason", strerror(errno)));
-    drop_try(call);
-    give_up(call, "The task could not be started, try again later");
+    try_again(call);
 }
 
 void code_host_unstall(struct code_host *host)
@@ -470,6 +472,10 @@ void code_host_unstall(struct code_host *host)
 
 void code_host_pump(struct code_host *host)
 {
+    /* Tasks end inside, and that calls here again; and answers that nobody reads are a reason to make no more. */
+    if (host->pumping || host->buffered_bytes > host->config->max_buffered_mb * 1024 * 1024)
+        return;
+    host->pumping = true;
     for (int pool = 0; pool < CODE_POOLS; pool++) {
         struct code_job *job;
         while ((job = code_queue_next(host->queue, (enum code_pool)pool, (int64_t)now_ms())) != NULL) {
@@ -478,6 +484,7 @@ void code_host_pump(struct code_host *host)
             run(call);
         }
     }
+    host->pumping = false;
 }
 
 /* ---- admission ---------------------------------------------------------------------------------- */
@@ -494,6 +501,11 @@ static enum code_kind_index kind_of(const struct code_call *call)
     return names(&call->request, "numpy") || names(&call->request, "pandas") || names(&call->request, "matplotlib")
                ? CODE_KIND_FULL
                : CODE_KIND_LEAN;
+}
+
+static bool down_for_long(const struct code_host *host, enum code_pool pool)
+{
+    return host->down_ms[pool] != 0 && now_ms() - host->down_ms[pool] >= CODE_ZYGOTE_WAIT_MS;
 }
 
 void code_call_admit(struct code_call *call)
@@ -516,7 +528,11 @@ void code_call_admit(struct code_call *call)
         code_call_refuse(call, rejection.status, rejection.message);
         return;
     }
-    admission = code_queue_add(host->queue, &call->job, call->pool, call->request.queue_id, (int64_t)now_ms());
+    call->number = ++host->last_task;
+    if (down_for_long(host, call->pool))
+        admission = CODE_NOT_READY;
+    else
+        admission = code_queue_add(host->queue, &call->job, call->pool, call->request.queue_id, (int64_t)now_ms());
     if (admission != CODE_ADMITTED) {
         code_metrics_refused(refused[admission]);
         code_answer_admission(admission, call->pool, &rejection);
@@ -548,17 +564,22 @@ void code_call_gone(struct code_call *call)
 
 void code_call_closed(struct code_call *call)
 {
+    struct code_host *host = call->host;
+
     call->x = NULL;
-    if (call->state == CODE_CALL_RECEIVING || call->state == CODE_CALL_ANSWERED)
-        free_call(call);
-    else
+    if (call->state != CODE_CALL_RECEIVING && call->state != CODE_CALL_ANSWERED) {
         code_call_gone(call);
+        return;
+    }
+    free_call(call);
+    code_host_pump(host); /* there may be room again */
 }
 
 /* ---- bounds in time ----------------------------------------------------------------------------- */
 void code_host_sweep(void *arg)
 {
     struct code_host *host = arg;
+    struct code_rejection rejection;
     uint64_t now = now_ms();
 
     while (!sk_list_empty(&host->receiving)) {
@@ -574,8 +595,20 @@ void code_host_sweep(void *arg)
         if (now - call->stalled_ms < CODE_ZYGOTE_WAIT_MS)
             continue;
         sk_list_remove(&call->stall);
-        give_up(call,
-                call->pool == CODE_POOL_JS ? "JS process pool is not ready" : "Python isolated runner is not ready");
+        code_answer_admission(CODE_NOT_READY, call->pool, &rejection);
+        give_up(call, rejection.message);
+    }
+    for (int pool = 0; pool < CODE_POOLS; pool++) {
+        struct code_job *job;
+        code_answer_admission(CODE_NOT_READY, (enum code_pool)pool, &rejection);
+        while (down_for_long(host, (enum code_pool)pool) &&
+               (job = code_queue_flush(host->queue, (enum code_pool)pool)) != NULL)
+            code_call_refuse(SK_LIST_ENTRY(struct code_call, job, job), rejection.status, rejection.message);
+    }
+    SK_LIST_FOREACH (struct code_call, call, &host->live, link) {
+        if (call->state == CODE_CALL_RUNNING && call->child.zygote != NULL &&
+            now - call->begun_ms > (uint64_t)call->child.limits.wall_ms + CODE_OVERDUE_MS)
+            code_child_suspect(&call->child);
     }
 }
 
@@ -598,7 +631,11 @@ void code_host_free_calls(struct code_host *host)
 
     for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
         struct sk_list *at;
-        while ((at = sk_list_pop_front(lists[i])) != NULL)
-            free_call(SK_LIST_ENTRY(struct code_call, at, link));
+        while ((at = sk_list_pop_front(lists[i])) != NULL) {
+            struct code_call *call = SK_LIST_ENTRY(struct code_call, at, link);
+            (void)code_queue_leave(host->queue, &call->job);
+            code_queue_done(host->queue, &call->job);
+            free_call(call);
+        }
     }
 }

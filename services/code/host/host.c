@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -59,23 +60,23 @@ static void on_drain_over(void *arg)
 {
     struct code_host *host = arg;
 
-    if (host->failed) {
+    if (host->given_up) {
         stop(host);
         return;
     }
     SK_LOG_WARN("the drain is over; tasks that run are killed");
-    host->failed = true;
+    host->given_up = true;
     code_host_give_up(host);
     sk_timer_start(host->drain, CODE_PIPE_WAIT_MS, 0);
 }
 
-static void on_signal(void *arg, int signal)
+static void on_drain(void *arg)
 {
     struct code_host *host = arg;
 
     if (host->draining)
         return;
-    SK_LOG_INFO("draining", SK_FI("signal", signal));
+    SK_LOG_INFO("draining");
     host->draining = true;
     sk_health_set_draining(host->health);
     code_queue_drain(host->queue);
@@ -108,11 +109,14 @@ static void tell(struct code_host *host, enum code_pool pool, bool up)
 
     code_queue_set_ready(host->queue, pool, up);
     if (up) {
+        host->down_ms[pool] = 0;
         sk_dependency_up(host->pools_up[pool]);
         return;
     }
     if (sk_dependency_state(host->pools_up[pool]) == SK_DEPENDENCY_STARTING)
         return;
+    if (host->down_ms[pool] == 0)
+        host->down_ms[pool] = uv_hrtime() / 1000000;
     (void)sk_fail(&err, SK_ERR_INTERNAL, "no zygote serves");
     sk_dependency_down(host->pools_up[pool], &err);
 }
@@ -156,8 +160,12 @@ static void on_launcher_gone(void *arg)
 {
     struct code_host *host = arg;
 
-    if (host->draining)
+    if (host->draining) { /* a second signal: what waits will find nobody to run it */
+        host->given_up = true;
+        code_host_give_up(host);
+        sk_timer_start(host->drain, CODE_LAST_ANSWERS_MS, 0);
         return;
+    }
     SK_LOG_ERROR("the launcher has ended");
     host->failed = true;
     stop(host);
@@ -170,8 +178,12 @@ static int make_parts(struct code_host *host, const struct code_host_options *op
     const struct code_queue_settings queue = {.max_waiting = (size_t)config->max_queue,
                                               .pool_size = (int)config->pool_size,
                                               .id_concurrency = (int)config->queue_id_concurrency};
-    const struct code_zygotes_events events = {
-        .level = on_level, .serving = on_serving, .launcher_gone = on_launcher_gone, .arg = host};
+    const struct code_zygotes_events events = {.level = on_level,
+                                               .serving = on_serving,
+                                               .drain = on_drain,
+                                               .reload = on_reload,
+                                               .launcher_gone = on_launcher_gone,
+                                               .arg = host};
     struct code_broker_options broker = {.loop = host->loop};
     char own_host[256] = "";
 
@@ -248,9 +260,12 @@ static int drop_privileges(int64_t uid, struct sk_error *err)
 
 static int begin(struct code_host *host, const struct code_host_options *options, struct sk_error *err)
 {
-    const struct sk_loop_signals signals = {.drain = on_signal, .reload = on_reload, .arg = host};
     struct rlimit files;
 
+    /* The launcher is told, and tells us: a signal to the whole group must not count twice. */
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
@@ -258,7 +273,6 @@ static int begin(struct code_host *host, const struct code_host_options *options
     host->port_file = -1;
     host->loop = sk_loop_new(0, err);
     if (host->loop == NULL || make_parts(host, options, err) != 0 || listen_at(host, err) != 0 ||
-        sk_loop_on_signals(host->loop, &signals, err) != 0 ||
         (host->admin = sk_admin_start(host->loop, host->config->admin_listen, host->health, err)) == NULL)
         return -1;
     if (options->admin_port_file[0] != '\0' && write_admin_port(host, options->admin_port_file, err) != 0)
@@ -322,7 +336,9 @@ int code_host_run(const struct code_host_options *options)
         return 1;
     }
     sk_loop_run(host.loop);
-    free_parts(&host);
     SK_LOG_INFO("stopped");
-    return host.failed && !host.draining ? 1 : 0;
+    if (code_broker_counts(host.broker).resolving > 0) /* a name server that is silent must not hold up our end */
+        _exit(host.failed ? 1 : 0);
+    free_parts(&host);
+    return host.failed ? 1 : 0;
 }

@@ -21,6 +21,8 @@
 #define CODE_RETRIES_MAX     200
 #define CODE_ZYGOTE_WAIT_MS  10000 /* how long a task waits for a zygote of its kind to come back */
 #define CODE_PIPE_WAIT_MS    1000  /* after a task's end, for the end of its pipe */
+#define CODE_LAST_ANSWERS_MS 100   /* for answers to be written, when the end came suddenly */
+#define CODE_OVERDUE_MS      5000  /* beyond its wall time: then its zygote has lost it */
 #define CODE_CONNECTIONS_MAX 4096
 
 struct code_call;
@@ -43,13 +45,15 @@ struct code_host {
     struct sk_admin *admin;
     struct sk_timer *drain;
     enum code_level level;
-    int port, port_file;      /* port_file: opened before privileges were given away; -1 = none */
-    struct sk_list receiving; /* calls whose body is coming, oldest first */
-    struct sk_list live;      /* calls that wait or run */
-    struct sk_list stalled;   /* of those, the ones that run and have no zygote */
-    struct sk_timer *sweep;   /* looks after receiving and stalled */
-    int64_t buffered_bytes;   /* bodies that are held, and answers that are not read yet */
-    bool announced, draining, stopping, failed;
+    int port, port_file;          /* port_file: opened before privileges were given away; -1 = none */
+    struct sk_list receiving;     /* calls whose body is coming, oldest first */
+    struct sk_list live;          /* calls that wait or run */
+    struct sk_list stalled;       /* of those, the ones that run and have no zygote */
+    struct sk_timer *sweep;       /* looks after receiving and stalled */
+    int64_t buffered_bytes;       /* bodies that are held, and answers that are not read yet */
+    uint64_t down_ms[CODE_POOLS]; /* since when a pool that was ready is not; 0 = it is */
+    uint64_t last_task;
+    bool announced, draining, given_up, stopping, failed, pumping;
 };
 
 /* ---- host.c ---- */
@@ -61,7 +65,8 @@ struct code_host_options {
     int64_t uid;                             /* to become after start; -1 = stay */
     const char *port_file, *admin_port_file; /* "" = none */
 };
-/* Serves until SIGTERM and the end of the drain, or until the launcher is gone. Returns the exit status. */
+/* Serves until the launcher says DRAIN and the drain has ended, or until the launcher is gone. Returns the exit status.
+ * Signals are the launcher's. */
 int code_host_run(const struct code_host_options *options);
 
 /* ---- call.c: one request of a client, from its admission to its answer ---- */
@@ -86,8 +91,8 @@ struct code_call {
     uv_poll_t *pipe;
     int pipe_fd, input_fd;
     struct sk_buf frame;
-    struct sk_timer *timer; /* a retry, or the pipe's end */
-    uint64_t stalled_ms;
+    struct sk_timer *timer;                /* a retry, or the pipe's end */
+    uint64_t number, stalled_ms, begun_ms; /* number: in the log */
     int retries;
     bool moved, pipe_over, child_over, cancelled;
     struct code_message ended;
@@ -131,7 +136,8 @@ enum code_refused {
 void code_metrics_register(struct code_host *host);
 void code_metrics_forget(void); /* no scrape looks at the host any more */
 void code_metrics_refused(enum code_refused why);
-void code_metrics_task(const struct code_call *call, const char *end, int64_t wait_ms, int64_t run_us, int64_t cpu_us);
+/* Times are observed of tasks that a zygote told the end of. */
+void code_metrics_task(const struct code_call *call, const char *end);
 void code_metrics_moved(void);
 
 #endif

@@ -118,14 +118,16 @@ void code_metrics_moved(void)
     sk_metric_add(&moved, 0, 0, 1);
 }
 
-void code_metrics_task(const struct code_call *call, const char *end, int64_t wait_ms, int64_t run_us, int64_t cpu_us)
+void code_metrics_task(const struct code_call *call, const char *end)
 {
     int index = 0;
 
     while (end_names[index] != NULL && strcmp(end_names[index], end) != 0)
         index++;
     sk_metric_add(&tasks, (int)call->pool, end_names[index] != NULL ? index : 1, 1);
-    sk_metric_observe(&wait_seconds, (int)call->pool, 0, (double)wait_ms / 1e3);
-    sk_metric_observe(&run_seconds, (int)call->kind, 0, (double)run_us / 1e6);
-    sk_metric_observe(&cpu_seconds, (int)call->kind, 0, (double)cpu_us / 1e6);
+    if (call->ended.kind != CODE_MSG_ENDED)
+        return;
+    sk_metric_observe(&wait_seconds, (int)call->pool, 0, (double)call->job.wait_ms / 1e3);
+    sk_metric_observe(&run_seconds, (int)call->kind, 0, (double)call->ended.u.ended.wall_us / 1e6);
+    sk_metric_observe(&cpu_seconds, (int)call->kind, 0, (double)call->ended.u.ended.cpu_us / 1e6);
 }

@@ -7,6 +7,7 @@
 #include "common/base/buf.h"
 #include "common/base/json.h"
 #include "services/code/frame.h"
+#include "services/code/host/scan.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,10 +15,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define ESCAPED_MAX 6               /* bytes of JSON that one byte of text can become */
-#define FRAME_ROOM  (256 * 1024)    /* of a frame beyond its body: URL and headers, escaped */
-#define READ_BYTES  ((size_t)65536) /* of one read */
-#define READS_MAX   16              /* of one turn */
+#define ESCAPED_MAX  6            /* bytes of JSON that one byte of text can become */
+#define FRAME_ROOM   (256 * 1024) /* of a frame beyond its body: URL and headers, escaped */
+#define HEADERS_ROOM ((size_t)CODE_HEADER_BYTES_MAX * ESCAPED_MAX + 8192) /* of the headers alone, as JSON */
+#define DEPTH_MAX    64
+#define ID_MAX       9007199254740991.0 /* what JavaScript counts exactly */
+#define TIMEOUT_MAX  1e9
+#define READ_BYTES   ((size_t)65536) /* of one read */
+#define READS_MAX    16              /* of one turn */
 
 struct request {
     struct code_rpc *rpc; /* NULL = free */
@@ -102,7 +107,7 @@ static json_t *answer_json(int64_t id, const struct code_net_answer *answer, con
         return json_pack("{sI sb ss}", "id", (json_int_t)id, "ok", 0, "message", message);
     json = json_pack("{sI sb si}", "id", (json_int_t)id, "ok", 1, "status", answer->status);
     if (json == NULL || json_object_set_new(json, "statusText", sk_json_text(answer->status_text)) != 0 ||
-        json_object_set_new(json, "headers", json_deep_copy(answer->headers)) != 0 ||
+        json_object_set_new(json, "headers", json_incref((json_t *)(uintptr_t)answer->headers)) != 0 ||
         json_object_set_new(json, "data", json_stringn_nocheck(answer->data, answer->length)) != 0) {
         json_decref(json);
         return NULL;
@@ -168,51 +173,109 @@ static void on_answer(void *arg, const struct code_net_answer *given)
 }
 
 /* ---- requests ----------------------------------------------------------------------------------- */
-static bool optional(const json_t *value, json_type type)
+/* Where the members of a frame stand: no tree is built of what a task sends, but for its headers, which are few. */
+struct frame {
+    struct code_span id, type, url, method, headers, body, timeout, follow;
+};
+
+static void on_member(void *arg, const struct code_span *key, const struct code_span *value)
 {
-    return value == NULL || json_typeof(value) == type;
+    struct frame *f = arg;
+    const struct {
+        const char *name;
+        struct code_span *span;
+    } members[] = {
+        {"id", &f->id},           {"type", &f->type}, {"url", &f->url},           {"method", &f->method},
+        {"headers", &f->headers}, {"body", &f->body}, {"timeoutMs", &f->timeout}, {"followRedirects", &f->follow}};
+
+    for (size_t i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        if (code_scan_equals(key, members[i].name))
+            *members[i].span = *value;
+    }
 }
 
-/* Milliseconds that fit; 0 = the limit. */
-static int64_t whole(const json_t *value)
+static bool optional(const struct code_span *span, enum code_scan_kind kind)
 {
-    double number = json_number_value(value);
+    return span->kind == CODE_SCAN_NONE || span->kind == kind;
+}
 
-    return number >= 1 && number <= 1e9 ? (int64_t)number : 0;
+static double number(const struct code_span *span)
+{
+    char text[32];
+
+    if (span->kind != CODE_SCAN_NUMBER || span->length >= sizeof(text))
+        return 0;
+    memcpy(text, span->text, span->length);
+    text[span->length] = '\0';
+    return strtod(text, NULL);
+}
+
+/* Whole and exact; 0 = it is not. */
+static int64_t whole(const struct code_span *span)
+{
+    double value = number(span);
+
+    return value >= 1 && value <= ID_MAX && value == (double)(int64_t)value ? (int64_t)value : 0;
+}
+
+/* Decodes a string where it stands, and ends it with NUL; NULL when it is absent. */
+static const char *text_of(const struct code_span *span, size_t *length)
+{
+    char *place = (char *)(uintptr_t)span->text; /* in our own buffer */
+
+    if (span->kind == CODE_SCAN_NONE)
+        return NULL;
+    *length = code_scan_decode(span, place).length;
+    place[*length] = '\0';
+    return place;
 }
 
 /* What is wrong with the frame, or NULL; static. */
-static const char *start(struct code_rpc *rpc, const json_t *frame)
+static const char *start(struct code_rpc *rpc, struct frame *f)
 {
-    const json_t *id = json_object_get(frame, "id"), *type = json_object_get(frame, "type"),
-                 *url = json_object_get(frame, "url"), *method = json_object_get(frame, "method"),
-                 *headers = json_object_get(frame, "headers"), *body = json_object_get(frame, "body"),
-                 *timeout = json_object_get(frame, "timeoutMs"), *follow = json_object_get(frame, "followRedirects");
-    struct code_net_request asked;
     struct request *request = rpc->requests;
+    struct code_net_request asked = {.timeout_ms = 0};
+    json_t *headers = NULL;
+    size_t method_length = 0;
+    struct code_transfer *started;
+    int64_t id = whole(&f->id);
 
-    if (!json_is_object(frame) || !json_is_integer(id) || json_integer_value(id) <= rpc->last_id)
+    if (id <= rpc->last_id)
         return "an id that does not grow";
-    if (!json_is_string(type) || strcmp(json_string_value(type), "http_request") != 0)
+    if (!code_scan_equals(&f->type, "http_request"))
         return "an unknown type";
-    if (!json_is_string(url) || !optional(method, JSON_STRING) || !optional(headers, JSON_OBJECT) ||
-        !optional(body, JSON_STRING) || !(timeout == NULL || json_is_number(timeout)) ||
-        !(follow == NULL || json_is_boolean(follow)))
+    if (f->url.kind != CODE_SCAN_STRING || !optional(&f->method, CODE_SCAN_STRING) ||
+        !optional(&f->headers, CODE_SCAN_OBJECT) || !optional(&f->body, CODE_SCAN_STRING) ||
+        !optional(&f->timeout, CODE_SCAN_NUMBER) || !optional(&f->follow, CODE_SCAN_BOOLEAN))
         return "a member of a wrong type";
-    rpc->last_id = json_integer_value(id);
+    rpc->last_id = id;
     rpc->used = true;
+    if (f->headers.length > HEADERS_ROOM) {
+        answer(rpc, id, NULL, code_net_refusal_message(CODE_REFUSED_HEADER_BYTES));
+        return NULL;
+    }
+    if (f->headers.kind == CODE_SCAN_OBJECT) {
+        headers = json_loadb(f->headers.text, f->headers.length, JSON_ALLOW_NUL, NULL);
+        if (headers == NULL) { /* lone surrogates, or deeper than headers are */
+            answer(rpc, id, NULL, code_net_refusal_message(CODE_REFUSED_HEADER));
+            return NULL;
+        }
+    }
     while (request->rpc != NULL) /* one is free: in_flight says so */
         request++;
-    *request = (struct request){.rpc = rpc, .id = rpc->last_id};
-    asked = (struct code_net_request){.url = json_string_value(url),
-                                      .url_length = json_string_length(url),
-                                      .method = json_string_value(method),
-                                      .headers = headers,
-                                      .body = json_string_value(body),
-                                      .body_length = json_string_length(body),
-                                      .timeout_ms = whole(timeout),
-                                      .follow_redirects = json_is_true(follow)};
-    if (code_transfer_start(rpc->requester, &asked, on_answer, request) == NULL) {
+    *request = (struct request){.rpc = rpc, .id = id};
+    asked.url = text_of(&f->url, &asked.url_length);
+    asked.method = text_of(&f->method, &method_length);
+    if (asked.method != NULL && strlen(asked.method) != method_length)
+        asked.method = "\n"; /* with a NUL inside: no method */
+    asked.headers = headers;
+    asked.body = text_of(&f->body, &asked.body_length);
+    asked.timeout_ms =
+        number(&f->timeout) >= 1 && number(&f->timeout) <= TIMEOUT_MAX ? (int64_t)number(&f->timeout) : 0;
+    asked.follow_redirects = f->follow.kind == CODE_SCAN_BOOLEAN && f->follow.text[0] == 't';
+    started = code_transfer_start(rpc->requester, &asked, on_answer, request);
+    json_decref(headers);
+    if (started == NULL) {
         request->rpc = NULL;
         return "out of memory";
     }
@@ -224,7 +287,7 @@ static void release_in(struct code_rpc *rpc)
 {
     code_broker_release(rpc->options.broker, rpc->held_in);
     rpc->held_in = 0;
-    if (rpc->in.capacity > CODE_RPC_FREE_BYTES && sk_buf_len(&rpc->in) == 0) {
+    if (rpc->in.capacity > 4 * CODE_RPC_FREE_BYTES && sk_buf_len(&rpc->in) == 0) {
         sk_buf_fini(&rpc->in);
         sk_buf_init(&rpc->in, rpc->frame_max + CODE_FRAME_HEADER + READ_BYTES);
     }
@@ -235,8 +298,10 @@ static void take_frames(struct code_rpc *rpc)
 {
     while (rpc->in_flight < CODE_FLIGHT_MAX && sk_buf_len(&rpc->out) == 0) {
         const unsigned char *head = (const unsigned char *)sk_buf_data(&rpc->in);
+        struct code_scan_fault fault;
+        struct frame frame = {.id = {.kind = CODE_SCAN_NONE}};
+        struct code_span root;
         const char *wrong;
-        json_t *frame;
 
         if (rpc->wanted == 0) {
             if (sk_buf_len(&rpc->in) < CODE_FRAME_HEADER)
@@ -250,12 +315,14 @@ static void take_frames(struct code_rpc *rpc)
         }
         if (sk_buf_len(&rpc->in) < rpc->wanted)
             break;
-        frame = json_loadb(sk_buf_data(&rpc->in), rpc->wanted, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+        wrong = code_scan(sk_buf_data(&rpc->in), rpc->wanted, DEPTH_MAX, on_member, &frame, &root, &fault)
+                    ? start(rpc, &frame)
+                    : "a frame that is no JSON";
         sk_buf_consume(&rpc->in, rpc->wanted);
         rpc->wanted = 0;
         release_in(rpc);
-        wrong = frame == NULL ? "a frame that is no JSON" : start(rpc, frame);
-        json_decref(frame);
+        if (rpc->broken)
+            return;
         if (wrong != NULL) {
             break_line(rpc, wrong);
             return;

@@ -27,7 +27,7 @@ struct code_zygote {
     /* Questions without an answer yet, and since when it has been silent about them. */
     int questions;
     bool pinged;
-    uint64_t silent_since_ms;
+    uint64_t silent_since_ms, born_ms;
 };
 
 struct code_zygotes {
@@ -148,7 +148,7 @@ static enum sent put(struct code_zygote *z, const struct code_message *message, 
 {
     if (code_send(z->fd, message, fds, count))
         return SENT;
-    return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? SENT_LATER : SENT_NEVER;
+    return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS ? SENT_LATER : SENT_NEVER;
 }
 
 /* Sends what its task has to say; false when the socket takes no more now. One that is broken is told by reading. */
@@ -353,23 +353,6 @@ static void on_zygote(uv_poll_t *poll, int status, int events)
 }
 
 /* ---- questions ---------------------------------------------------------------------------------- */
-static void on_ping(void *arg)
-{
-    struct code_zygotes *zygotes = arg;
-
-    SK_LIST_FOREACH (struct code_zygote, z, &zygotes->zygotes, link) {
-        struct code_message message = {.kind = CODE_MSG_PING};
-
-        if (z->pinged || !z->hello)
-            continue;
-        message.u.ping.number = ++zygotes->last_ping;
-        if (put(z, &message, NULL, 0) != SENT)
-            continue;
-        z->pinged = true;
-        ask(z);
-    }
-}
-
 static void suspect(struct code_zygote *z)
 {
     struct code_zygotes *owner = z->owner;
@@ -381,11 +364,36 @@ static void suspect(struct code_zygote *z)
     if (!code_send(owner->launcher, &message, NULL, 0))
         return; /* tried again at the next watch */
     SK_LOG_WARN("a zygote has not answered", SK_F("kind", code_kind_name(z->kind)), SK_FI("zygote", z->id),
-                SK_FI("ms", now_ms() - z->silent_since_ms));
+                SK_FI("ms", now_ms() - (z->hello ? z->silent_since_ms : z->born_ms)));
     z->suspect = true;
     owner->counts.suspects[z->kind]++;
     if (served && serving(owner, z->kind) == NULL)
         owner->events.serving(owner->events.arg, z->kind, false);
+}
+
+static void on_ping(void *arg)
+{
+    struct code_zygotes *zygotes = arg;
+
+    SK_LIST_FOREACH (struct code_zygote, z, &zygotes->zygotes, link) {
+        struct code_message message = {.kind = CODE_MSG_PING};
+
+        if (!z->hello && !z->suspect && now_ms() - z->born_ms >= CODE_HELLO_MS)
+            suspect(z);
+        if (z->pinged || !z->hello)
+            continue;
+        message.u.ping.number = ++zygotes->last_ping;
+        if (put(z, &message, NULL, 0) != SENT)
+            continue;
+        z->pinged = true;
+        ask(z);
+    }
+}
+
+void code_child_suspect(struct code_child *child)
+{
+    if (child->zygote != NULL && !child->zygote->suspect)
+        suspect(child->zygote);
 }
 
 static void on_watch(void *arg)
@@ -434,6 +442,7 @@ static void take(struct code_zygotes *zygotes, const struct code_message *messag
     z->fd = *fd;
     *fd = -1;
     z->owner = zygotes;
+    z->born_ms = now_ms();
     z->id = message->u.zygote.zygote;
     z->kind = (enum code_kind_index)message->u.zygote.language;
     sk_list_init(&z->children);
@@ -462,6 +471,10 @@ static void on_launcher(uv_poll_t *poll, int status, int events)
             z->retiring = true;
         else if (message.kind == CODE_MSG_GONE && z != NULL)
             lose(z);
+        else if (message.kind == CODE_MSG_DRAIN)
+            zygotes->events.drain(zygotes->events.arg);
+        else if (message.kind == CODE_MSG_RELOAD)
+            zygotes->events.reload(zygotes->events.arg);
         code_fds_close(fds);
     }
     if (got == CODE_NOTHING) {

@@ -14,7 +14,8 @@
 enum code_kind_index { CODE_KIND_JS, CODE_KIND_LEAN, CODE_KIND_FULL, CODE_KINDS };
 const char *code_kind_name(enum code_kind_index kind); /* "js", "python", "python-full" */
 
-#define CODE_PING_MS 1000 /* every zygote is asked so often whether it lives */
+#define CODE_PING_MS  1000 /* every zygote is asked so often whether it lives */
+#define CODE_HELLO_MS 2000 /* one whose walls do not stand by then is SUSPECT */
 
 struct code_zygote;
 struct code_child;
@@ -44,6 +45,8 @@ struct code_child {
 struct code_zygotes_events {
     void (*level)(void *arg, const struct code_message *message);
     void (*serving)(void *arg, enum code_kind_index kind, bool serving);
+    void (*drain)(void *arg);
+    void (*reload)(void *arg);
     void (*launcher_gone)(void *arg);
     void *arg;
 };
@@ -69,5 +72,7 @@ SK_MUST_USE bool code_zygotes_start(struct code_zygotes *zygotes, enum code_kind
                                     const int fds[3]);
 /* Has it killed for this reason (the first one counts); its end is told as ever. */
 void code_child_kill(struct code_child *child, enum code_end cause);
+/* It should have ended long ago: its zygote is killed, and it is told `lost`. */
+void code_child_suspect(struct code_child *child);
 
 #endif
