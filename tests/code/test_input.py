@@ -3,6 +3,8 @@
 What one request with a complete body can get wrong stands in the table (compat/rows_http.py); here are framing, connections, sizes,
 speed and clients that leave."""
 import json
+import os
+import threading
 import time
 
 import pytest
@@ -39,7 +41,7 @@ def costs_nothing_after(warm):
     eventually(lambda: costs(warm) == before, what=lambda: f"descriptors or processes: {before} before, {costs(warm)} after")
     assert warm.metrics()["sandkeep_code_buffered_bytes"] == 0
     grown = warm.memory() - memory
-    assert grown < GROWTH, f"the host has grown by {grown / MIB:.1f} MiB"
+    assert grown < GROWTH or warm.sanitized, f"the host has grown by {grown / MIB:.1f} MiB"
     assert warm.value("js", OK_JS) == {"ok": True}
     assert warm.value("python", "def main(): return 1") == 1
 
@@ -162,11 +164,11 @@ def test_many_pipelined_requests_are_read_as_they_are_answered(server):
         count = 400
         with watching(server.memory) as highest:
             before = highest[0]
-            writer = __import__("threading").Thread(target=lambda: wire.send(request * count))
+            writer = threading.Thread(target=lambda: wire.send(request * count))
             writer.start()
             assert all(wire.answer().json == RUNS for _ in range(count))
             writer.join()
-        assert highest[0] - before < 16 * MIB
+        assert highest[0] - before < 16 * MIB or server.sanitized
 
 
 # ---- sizes ----
@@ -219,7 +221,7 @@ def test_100_large_bodies_without_a_token(server):
         answers = all_at_once(server, [request] * 100)
     assert {status for status, _ in answers} <= {401, None}
     assert sum(status == 401 for status, _ in answers) >= 50  # the rest had the connection closed while they still sent
-    assert highest[0] - before < 16 * MIB, f"grown by {(highest[0] - before) / MIB:.1f} MiB"
+    assert highest[0] - before < 16 * MIB or server.sanitized, f"grown by {(highest[0] - before) / MIB:.1f} MiB"
 
 
 def test_code_of_5_mib(server):
@@ -305,6 +307,33 @@ def test_a_flood_of_bad_bodies(server):
 
 
 # ---- slow and many ----
+@pytest.mark.skipif(not os.environ.get("SANDKEEP_TEST_LONG"), reason="takes half a minute: SANDKEEP_TEST_LONG=1")
+def test_what_never_comes_is_not_waited_for(server):
+    """A head and a body that stop in the middle: 408 after their time, and the connection ends."""
+    with Wire(server, timeout=60) as head, Wire(server, timeout=60) as body, Wire(server, timeout=60) as drip:
+        head.send("POST /sandbox/js HTTP/1.1\r\nHost: x\r\n")
+        body.send(body.post(task(OK_JS))[:-1])
+        drip.send(drip.head("Content-Length: 1000"))
+        over = threading.Event()
+
+        def drop():
+            while not over.wait(0.5):
+                try:
+                    drip.send("x")
+                except OSError:
+                    return
+        dripping = threading.Thread(target=drop)
+        dripping.start()
+        try:
+            for wire in (head, body, drip):
+                answer = wire.answer()
+                assert answer.status == 408, answer
+                assert wire.ended()
+        finally:
+            over.set()
+            dripping.join()
+
+
 def test_slow_bodies_hold_nobody_up(server):
     """300 connections whose bodies do not come: others are served meanwhile, and those that finish are answered."""
     more_descriptors(1000)

@@ -241,6 +241,35 @@ def test_a_killed_half_takes_the_other_with_it(victim):
         server.close(check=False)
 
 
+# ---- tasks that do not end by themselves ----
+@pytest.mark.parametrize("language,name", [("js", "Worker crashed during execution"), ("python", "Python runner exited before result")])
+def test_a_task_that_is_killed_from_outside(server, language, name):
+    """In the original's words (A3); the log goes with the process, and the next task is served."""
+    (wire,) = begin(server, language)
+    eventually(lambda: len(server.tasks()) == 1)
+    os.kill(server.tasks()[0], signal.SIGKILL)
+    answer = wire.answer()
+    assert answer.status == 200
+    assert answer.json["message"] == f"{name} (exit code: null, signal: SIGKILL)"
+    assert answer.json["data"]["error"]["code"] == "killed"
+    wire.close()
+    server.wait_idle()
+    assert server.value(language, OK_JS if language == "js" else "def main(): return {'ok': True}") == {"ok": True}
+
+
+@pytest.mark.parametrize("language", ["js", "python"])
+def test_a_task_that_is_stopped(server, language):
+    """SIGSTOP from outside: the host's own clock ends it."""
+    (wire,) = begin(server, language, timeoutMs=1000)
+    eventually(lambda: len(server.tasks()) == 1)
+    os.kill(server.tasks()[0], signal.SIGSTOP)
+    answer = wire.answer()
+    assert answer.json["message"] == "Script execution timed out after 1000ms"
+    assert answer.json["data"]["error"]["code"] == "timeout"
+    wire.close()
+    server.wait_idle()
+
+
 # ---- the program ----
 def program(*arguments, **env):
     reason = why_not()

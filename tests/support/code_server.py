@@ -30,6 +30,7 @@ UID_BLOCKS = 50
 LOCKS = pathlib.Path(tempfile.gettempdir()) / "sandkeep-code-uids"
 PROGRAMS = ("sk-code", "sk-code-js", "sk-code-python")
 CLEARED = ("SANDBOX_", "SANDKEEP_", "LOG_", "CHECK_INTERNAL_IP", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+SANITIZER = re.compile(r"(Address|Leak|UndefinedBehavior|Thread)Sanitizer|: runtime error: ")
 KINDS = {"sk-template": "template", "sk-zygote": "zygote", "sk-task": "task"}
 
 
@@ -193,6 +194,7 @@ class CodeServer:
             if check:
                 assert status == 0, f"sk-code ended with {status}\n{self.log()[-4000:]}"
                 assert not left, f"processes were left: {left}\n{self.log()[-4000:]}"
+                assert not SANITIZER.search(self.log()), self.log()[-8000:]
         finally:
             if self.folder is not None:
                 shutil.rmtree(self.folder, ignore_errors=True)
@@ -209,6 +211,11 @@ class CodeServer:
             if not left or time.monotonic() >= deadline:
                 return left
             time.sleep(0.01)
+
+    @property
+    def sanitized(self):
+        """Whether it is built with a sanitizer, which keeps memory for itself."""
+        return b"__asan_init" in (self.bin / "sk-code").read_bytes()
 
     # ---- requests ----
     def connect(self, timeout=60, admin=False):
