@@ -205,13 +205,13 @@ static void conclude(struct code_call *call, enum code_end end, int signal)
     finish(call);
 }
 
-static void give_up(struct code_call *call, const char *message)
+static void give_up(struct code_call *call, int status, const char *message)
 {
     struct code_host *host = call->host;
 
     code_queue_done(host->queue, &call->job);
     code_metrics_task(call, "crashed");
-    code_call_refuse(call, 503, message);
+    code_call_refuse(call, status, message);
     code_host_pump(host);
 }
 
@@ -285,7 +285,7 @@ static void try_again(struct code_call *call)
     if (call->cancelled)
         conclude(call, CODE_END_CANCELLED, 0);
     else if (call->retries++ >= CODE_RETRIES_MAX || !later(call, on_retry, CODE_RETRY_MS))
-        give_up(call, "The task could not be started, try again later");
+        give_up(call, 503, "The task could not be started, try again later");
 }
 
 static void on_refused(struct code_child *child, enum code_refusal why)
@@ -295,7 +295,7 @@ static void on_refused(struct code_child *child, enum code_refusal why)
     if (why == CODE_REFUSED_INVALID) {
         SK_LOG_ERROR("a zygote calls a task invalid", SK_F("kind", code_kind_name(call->kind)));
         drop_try(call);
-        give_up(call, "The task could not be started");
+        give_up(call, 503, "The task could not be started");
         return;
     }
     try_again(call);
@@ -582,12 +582,9 @@ void code_host_sweep(void *arg)
     struct code_rejection rejection;
     uint64_t now = now_ms();
 
-    while (!sk_list_empty(&host->receiving)) {
-        struct code_call *call = SK_LIST_ENTRY(struct code_call, host->receiving.next, link);
+    SK_LIST_FOREACH (struct code_call, call, &host->receiving, link) {
         if (now - call->since_ms < CODE_BODY_MS)
             break;
-        sk_list_remove(&call->link);
-        sk_list_push_back(&host->live, &call->link);
         code_metrics_refused(CODE_COUNT_SLOW);
         code_call_refuse(call, 408, "Request body came too slowly");
     }
@@ -596,7 +593,7 @@ void code_host_sweep(void *arg)
             continue;
         sk_list_remove(&call->stall);
         code_answer_admission(CODE_NOT_READY, call->pool, &rejection);
-        give_up(call, rejection.message);
+        give_up(call, rejection.status, rejection.message);
     }
     for (int pool = 0; pool < CODE_POOLS; pool++) {
         struct code_job *job;

@@ -103,7 +103,7 @@ static json_t *answer_json(int64_t id, const struct code_net_answer *answer, con
 {
     json_t *json;
 
-    if (message != NULL)
+    if (answer == NULL || message != NULL)
         return json_pack("{sI sb ss}", "id", (json_int_t)id, "ok", 0, "message", message);
     json = json_pack("{sI sb si}", "id", (json_int_t)id, "ok", 1, "status", answer->status);
     if (json == NULL || json_object_set_new(json, "statusText", sk_json_text(answer->status_text)) != 0 ||

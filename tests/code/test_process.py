@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sk-code as a process: its signals, what it does when a language cannot come back, and when the machine has no
+descriptors for another task."""
+import json
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.support import code_server
+from tests.support.code_server import CodeServer, eventually
+
+SLOW = "async function main() { await delay(1500); return 7 }"
+
+
+def wrapped(tmp_path, prefix):
+    """A folder in which sk-code is a script that starts the real one behind `prefix`."""
+    real = code_server.bin_dir().resolve()
+    for name in code_server.PROGRAMS[1:]:
+        (tmp_path / name).symlink_to(real / name)
+    script = tmp_path / "sk-code"
+    script.write_text(f'#!/bin/sh\nexec {prefix} "{real}/sk-code"\n')
+    script.chmod(0o755)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+class Running:
+    """A slow task on its way, and its answer."""
+
+    def __init__(self, server, code=SLOW, language="js"):
+        self.answer = None
+        self.thread = threading.Thread(target=self._run, args=(server, language, code))
+        self.thread.start()
+        eventually(lambda: server.tasks(), what="the task did not start")
+
+    def _run(self, server, language, code):
+        try:
+            self.answer = server.run(language, code)
+        except OSError as error:
+            self.answer = error
+
+    def result(self):
+        self.thread.join(30)
+        return self.answer
+
+
+def assert_drains(server, tell):
+    running = Running(server)
+    tell()
+    status, body = running.result()
+    assert (status, body["data"]["codeReturn"]) == (200, 7)
+    assert server.join(10) == 0
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_drains_once(sign):
+    with CodeServer() as server:
+        assert_drains(server, lambda: os.killpg(server.pid, sign))
+
+
+def test_hangup_is_no_end():
+    with CodeServer() as server:
+        os.killpg(server.pid, signal.SIGHUP)
+        assert server.value("js", "function main() { return 1 }") == 1
+        assert server.process.poll() is None
+
+
+def test_drains_in_a_user_namespace(tmp_path):
+    """Where the launcher may not mount, it may not signal the host either."""
+    folder = wrapped(tmp_path, "setpriv --bounding-set=-sys_admin --inh-caps=-all")
+    with CodeServer(bin_dir=folder) as server:
+        if server.health()[1]["isolation"] != "full":
+            pytest.skip("no user namespace to be had here")
+        assert_drains(server, server.terminate)
+
+
+def test_a_language_that_cannot_come_back_is_told_so(tmp_path):
+    real = code_server.bin_dir().resolve()
+    for name in code_server.PROGRAMS:
+        (tmp_path / name).write_bytes((real / name).read_bytes())
+        (tmp_path / name).chmod(0o755)
+    tmp_path.chmod(0o755)
+    with CodeServer(bin_dir=tmp_path) as server:
+        (tmp_path / "gone").write_text("#!/bin/false\n")
+        (tmp_path / "gone").chmod(0o755)
+        (tmp_path / "gone").replace(tmp_path / "sk-code-js")
+        for pid, _ in server.children():
+            try:
+                line = open(f"/proc/{pid}/cmdline", "rb").read()
+            except OSError:
+                continue
+            if b"sk-code-js" in line.split(b"\0")[0]:
+                os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        status, body = server.run("js", "function main() { return 1 }", timeout=30)
+        assert (status, body) == (200, {"success": False, "message": "JS process pool is not ready"})
+        assert time.monotonic() - began < 20
+        status, body = server.run("js", "function main() { return 1 }", timeout=5)
+        assert (status, body["message"]) == (200, "JS process pool is not ready")
+        assert server.value("python", "def main():\n    return 2") == 2
+        assert server.health()[0] == 503
+
+
+def test_a_lack_of_descriptors_fails_no_queue(tmp_path):
+    """Clients that fill the descriptor table delay tasks; they do not fail those of others."""
+    folder = wrapped(tmp_path, "prlimit --nofile=200:200")
+    with CodeServer({"SANDBOX_POOL_SIZE": 1}, bin_dir=folder) as server:
+        body = json.dumps({"code": "def main():\n    return 1"}).encode()
+        head = (f"POST /sandbox/python HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {server.token}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n").encode()
+        clients = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(190)]
+        for client in clients:
+            client.sendall(head + body)
+        good, bad = 0, []
+        for client in clients:
+            text = b""
+            try:
+                while b"}}" not in text and b'"}' not in text:
+                    piece = client.recv(65536)
+                    if not piece:
+                        break
+                    text += piece
+            except OSError as error:
+                text = str(error).encode()
+            client.close()  # and its descriptor is free for the next
+            good += b'"codeReturn":1' in text
+            if b'"codeReturn":1' not in text:
+                bad.append(text)
+        assert good >= 150, (good, bad[:3])
+        server.wait_idle()
+        assert server.value("js", "function main() { return 1 }") == 1
+
+
+def test_a_flood_of_headers_costs_the_host_nothing():
+    with CodeServer() as server:
+        server.value("js", "function main() { return 1 }")
+        before = server.memory()
+        flood = """async function main() {
+            const headers = {};
+            for (let i = 0; i < 300000; i++) headers["x" + i] = "1";
+            try { await httpRequest("http://example.com/", {headers}); } catch (e) { return e.message }
+        }"""
+        assert server.value("js", flood) == "Request headers too large"
+        assert server.memory() - before < 48 * 1024 * 1024
+        assert server.metrics()["sandkeep_code_http_held_bytes"] == 0
