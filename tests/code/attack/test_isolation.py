@@ -10,7 +10,8 @@ import random
 import threading
 
 import pytest
-from code_server import CodeServer
+from code_server import CodeServer, eventually
+from table import RAW_PRELUDE
 
 TASKS = int(os.environ.get("SANDKEEP_CODE_TASKS", "10000"))
 THREADS = 8
@@ -186,3 +187,47 @@ def test_the_environment_of_templates_is_their_own(server):
         if kind in ("template", "zygote"):
             with open(f"/proc/{pid}/environ", "rb") as file:
                 assert server.token.encode() not in file.read()
+
+
+def test_a_sibling_is_out_of_reach(server):
+    """A task that makes any system call it likes, beside one that has a secret in its memory and in its files."""
+    victim = """import time
+def main(secret):
+    kept = [secret + str(i) for i in range(1000)]
+    with open('secret', 'w') as f: f.write(secret)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end: pass
+    return [kept[999] == secret + '999', open('secret').read() == secret]
+"""
+    attacker = RAW_PRELUDE + """
+def main():
+    answers = set()
+    local, remote = buffer(bytes(32)), buffer(bytes(32))
+    for pid in range(1, 400):
+        if pid == raw(39)[0]:
+            continue
+        for number, *arguments in ((62, pid, 9), (62, pid, 0), (62, -pid, 9), (200, pid, 9), (234, pid, pid, 9), (101, 16, pid), (310, pid, local, 1, remote, 1), (311, pid, local, 1, remote, 1),
+                                   (434, pid, 0), (302, pid, 7, 0, local), (141, 0, pid, 19), (203, pid, 8, local), (279, pid, 0, 0, 0, 0), (274, pid, local, local), (129, pid, 9, local)):
+            answers.add(attempt(number, *arguments))
+        for name in ("mem", "maps", "environ", "fd/4", "root/tmp/secret", "cwd/secret"):
+            answers.add(attempt(257, -100, buffer(f"/proc/{pid}/{name}".encode()), 0))
+    import platform
+    os, found = platform.os, []
+    for folder in ("/tmp", "..", "/tmp/..", "/dev/shm", "/proc/1/root/tmp"):
+        fd = raw(257, -100, buffer(folder.encode()), 0x10000)[0]
+        if fd >= 0:
+            block = buffer(size=32768)
+            n = raw(217, fd, block, 32768)[0]
+            found.append(b"secret" in (text(block, n) if n > 0 else b""))
+    return [sorted(answers), found]
+"""
+    results = []
+    victims = [threading.Thread(target=lambda: results.append(server.value("python", victim, {"secret": "s3cret-value"}))) for _ in range(2)]
+    for thread in victims:
+        thread.start()
+    eventually(lambda: len(server.tasks()) == 2)
+    answers, found = server.value("python", attacker)
+    assert set(answers) <= {"EPERM", "ENOENT"} and not any(found), (answers, found)
+    for thread in victims:
+        thread.join()
+    assert results == [[True, True]] * 2
