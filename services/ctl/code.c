@@ -27,6 +27,7 @@
 #define CODE_READ_SIZE     65536
 #define CODE_AUTHORIZATION "Bearer "
 #define HTTP_TOO_MANY      429
+#define HTTP_UNAVAILABLE   503
 #define HTTP_UNAUTHORIZED  401
 #define HTTP_BAD_REQUEST   400
 #define HTTP_TOO_LARGE     413
@@ -352,6 +353,7 @@ static int show_answer(const struct ctl *ctl, const struct sk_http_response *res
     status = show_failure(ctl, answer, data);
     switch (response->status) {
     case HTTP_TOO_MANY:
+    case HTTP_UNAVAILABLE:
         return CTL_BUSY;
     case HTTP_BAD_REQUEST:
     case HTTP_TOO_LARGE:

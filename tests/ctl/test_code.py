@@ -127,6 +127,7 @@ def test_results_are_printed_as_they_came(offline, sandbox, script, text):
     (failure("Memory limit exceeded", "memory"), 200, 1, ["Memory limit exceeded"]),
     ({"success": False, "message": "Code cannot be empty"}, 200, 1, ["Code cannot be empty"]),
     ({"success": False, "message": "Too many tasks are waiting, try again later"}, 429, 4, ["Too many"]),
+    ({"success": False, "message": "The task could not be started, try again later"}, 503, 4, ["could not be started"]),
     ({"success": False, "message": "Invalid request: queueId"}, 400, 2, ["Invalid request"]),
     ({"success": False, "message": "Request body too large, max 8MB"}, 413, 2, ["too large"]),
     ({"success": False, "message": "Out of memory"}, 500, 1, ["Out of memory"]),
