@@ -132,7 +132,8 @@ def peer():
 
 @pytest.fixture(scope="module")
 def server(peer):
-    env = {**LIGHT, "CHECK_INTERNAL_IP": "false", "SANDBOX_REQUEST_MAX_RESPONSE_MB": 2, "SANDBOX_REQUEST_TIMEOUT": 5000}
+    proxies = {"http_proxy": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"}  # no business of the broker's
+    env = {**LIGHT, **proxies, "CHECK_INTERNAL_IP": "false", "SANDBOX_REQUEST_MAX_RESPONSE_MB": 2, "SANDBOX_REQUEST_TIMEOUT": 5000}
     with CodeServer(env) as running:
         yield running
 
@@ -292,3 +293,34 @@ def test_a_reset_in_the_middle(server, peer):
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     wire.close()
     server.wait_idle()
+
+
+# ---- the operator's policy ----
+def test_policy_file(peer, tmp_path):
+    """Rules per queueId; private networks only where a rule names the host; loopback never."""
+    tmp_path.chmod(0o755)
+    host = peer.url[7:]
+    policy = tmp_path / "policy.json"
+    policy.write_text(json.dumps({"default": "none", "rules": [
+        {"queueId": "team-denied", "deny": ["*"]},
+        {"queueId": "team-a", "allow": [host, "127.0.0.1"]},
+        {"queueId": "*", "allow": ["*.example.invalid"]}]}))
+    code = "async function main(v) { try { return (await httpRequest(v.url, { timeout: 3 })).status } catch (e) { return e.message } }"
+    with CodeServer({**LIGHT, "SANDBOX_NET_POLICY": policy}) as server:
+        def said(queue_id, url):
+            return server.value("js", code, {"url": url}, **({"queueId": queue_id} if queue_id else {}))
+        assert said("team-a", peer.url + "/echo") == 200
+        assert said(" team-a ", peer.url + "/echo") == 200
+        for queue_id in ("team-b", "team-denied", ""):
+            assert isinstance(said(queue_id, peer.url + "/echo"), str), queue_id
+        assert said("team-a", "http://127.0.0.1/") == "Request to private network not allowed"
+        assert isinstance(said("team-a", "http://other.example/"), str)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"default":"all"}', '{"rules":[{"queueId":"a","alow":["x"]}]}', '{"rules":[{"queueId":"a","allow":["http://x/"]}]}'])
+def test_policy_files_that_are_wrong(tmp_path, text):
+    """The service does not start with rules that it does not understand."""
+    policy = tmp_path / "policy.json"
+    policy.write_text(text)
+    with pytest.raises(AssertionError, match="ended with [12]"):
+        CodeServer({**LIGHT, "SANDBOX_NET_POLICY": policy}, wait=False).start()

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -24,7 +25,6 @@ OPEN_LABELS = {"le", "version", "revision"}
 # ---- health ----
 def test_health_from_the_beginning():
     """Not ready: 503, "degraded", and tasks are told so. Then ready, in the end within seconds."""
-    import socket
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -118,6 +118,31 @@ def test_lists_of_modules_are_what_is_allowed():
         assert server.value("js", "function main() { return require('lodash').sum([1, 2]) }") == 3
         assert server.run("js", "function main() { return require('moment') }")[1]["message"] == "Module 'moment' is not allowed in sandbox"
         assert server.run("python", "import pandas\ndef main(): pass")[1]["message"] == "Module 'pandas' is not in the allowlist."
+
+
+def test_the_log_has_nothing_of_a_tenant():
+    """Whatever level: no code, variable, result, output, message or token."""
+    with CodeServer({**LIGHT, "SANDKEEP_LOG_LEVEL": "debug"}) as server:
+        server.run("js", "async function main(v) { console.log('marker-out'); return { r: 'marker-result', v } }", {"k": "marker-variable"})
+        server.run("js", "function main() { /* marker-code */ throw new Error('marker-message') }")
+        server.run("python", "def main():\n    print('marker-out')\n    raise ValueError('marker-message')")
+        server.run("python", "def main():\n    x = 'marker-code'\n    while True: pass", timeoutMs=50)
+        server.run("js", "function main() { return httpRequest('http://127.0.0.1/marker-path?marker-query', { headers: { a: 'marker-header' }, body: 'marker-body' }) }")
+        server.post_raw("/sandbox/js", b'{"code":"marker-code"')
+        server.request("POST", "/sandbox/js", b"marker-body", {"Authorization": "Bearer marker-token"})
+        server.request("GET", "/marker-path")
+        server.wait_idle()
+        assert "marker-" not in server.log() and server.token not in server.log()
+
+
+@pytest.mark.parametrize("host,address", [("::1", "::1"), ("localhost", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])
+def test_addresses_to_listen_on(host, address):
+    if ":" in host and not os.path.exists("/proc/net/if_inet6"):
+        pytest.skip("no IPv6 here")
+    with CodeServer({**LIGHT, "SANDBOX_HOST": host}, wait=False) as server:
+        with socket.create_connection((address, server.port), timeout=10) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
 
 
 # ---- metrics ----
