@@ -19,26 +19,35 @@ THREADS = 8
 JS = """
 const seen = [];
 const look = (what, value) => { if (value !== undefined) seen.push(what + ' ' + String(value)) };
+const marked = [Array.prototype, Object.prototype, Function.prototype, String.prototype, Promise.prototype, JSON, Math, Symbol, console, Buffer, Error, Map.prototype, Intl, Date];
 async function main({ mark }) {
     look('array prototype', [].leak); look('object prototype', ({}).leak); look('function prototype', (() => 1).leak); look('string prototype', ''.leak);
-    look('promise prototype', Promise.resolve().leak); look('JSON', JSON.leak); look('Math', Math.leak); look('Symbol.for', Symbol.leak);
+    look('promise prototype', Promise.resolve().leak); look('JSON', JSON.leak); look('Math', Math.leak); look('symbol', Symbol.leak);
     look('console', console.leak); look('process', process.leak); look('helper', SystemHelper.leak); look('buffer', Buffer.leak); look('error', Error.leak);
     look('stack limit', Error.stackTraceLimit === 7 ? 7 : undefined); look('regexp', RegExp.$1 === '' ? undefined : RegExp.$1);
-    look('lodash', require('lodash').leak); look('lodash setting', require('lodash').templateSettings.leak); look('moment', require('moment').locale() === 'en' ? undefined : 'fr');
-    look('dayjs', require('dayjs').prototype?.leak); look('dayjs locale', require('dayjs').locale() === 'en' ? undefined : 'xx'); look('crypto', require('crypto-js').lib.leak);
-    look('qs', require('qs').formats.leak); look('map', Map.prototype.leak); look('intl', Intl.leak); look('date', Date.leak); look('stringify', /native/.test(String(JSON.stringify)) ? undefined : 1);
+    look('map', Map.prototype.leak); look('intl', Intl.leak); look('date', Date.leak); look('stringify', /native/.test(String(JSON.stringify)) ? undefined : 1);
     try { look('bare name', leak) } catch (error) { look('wrong error', error instanceof ReferenceError ? undefined : error) }
-    for (const o of [Array.prototype, Object.prototype, Function.prototype, String.prototype, Promise.prototype, JSON, Math, Symbol, console, Buffer, Error, Map.prototype, Intl, Date,
-                     require('lodash').templateSettings, require('crypto-js').lib, require('qs').formats]) try { Object.defineProperty(o, 'leak', { value: mark, enumerable: false, configurable: true }) } catch (error) {}
-    /(mark.*)/.exec('mark' + mark); Error.stackTraceLimit = 7; try { require('moment').locale('fr'); require('dayjs').locale({ name: 'xx' }, null, true); require('dayjs').locale('xx') } catch (error) {}
+    const left = [], random = [String(Math.random())], bytes = new Uint8Array(8);
+    MODULES
+    for (const o of marked) try { Object.defineProperty(o, 'leak', { value: mark, enumerable: false, configurable: true }) } catch (error) {}
+    /(mark.*)/.exec('mark' + mark); Error.stackTraceLimit = 7;
     try { JSON.stringify = () => mark } catch (error) {}
     setTimeout(() => console.log(mark), 1e6);
     setInterval(() => console.log('late ' + mark), 1);
     console.log(mark);
-    const id = require('uuid').v4(), bytes = new Uint8Array(8); crypto.getRandomValues(bytes);
-    const left = [[].leak, ({}).leak, Math.leak, require('crypto-js').lib.leak, require('moment').locale()];
-    return { mark, left, seen, random: [String(Math.random()), id, [...bytes].join(), String(require('lodash').random(0, 1, true)), String(require('crypto-js').lib.WordArray.random(8))] }
+    crypto.getRandomValues(bytes);
+    left.push([].leak, ({}).leak, Math.leak, RegExp.$1);
+    return { mark, left, seen, random: [...random, [...bytes].join()] }
 }
+"""
+MODULES = """
+    const lodash = require('lodash'), moment = require('moment'), dayjs = require('dayjs'), { lib } = require('crypto-js'), { formats } = require('qs');
+    look('lodash', lodash.leak); look('lodash setting', lodash.templateSettings.leak); look('moment', moment.locale() === 'en' ? undefined : 'fr');
+    look('dayjs locale', dayjs.locale() === 'en' ? undefined : 'xx'); look('crypto', lib.leak); look('qs', formats.leak);
+    moment.locale('fr'); dayjs.locale({ name: 'xx' }, null, true); dayjs.locale('xx');
+    marked.push(lodash.templateSettings, lib, formats);
+    left.push(moment.locale(), dayjs.locale());
+    random.push(require('uuid').v4(), String(lodash.random(0, 1, true)), String(lib.WordArray.random(8)));
 """
 PYTHON = """
 import builtins, collections, copy, datetime, decimal, json, locale, math, platform, random, re, secrets, string, time, uuid
@@ -99,9 +108,13 @@ FULL = """
     numpy.seterr(divide='raise'); pandas.set_option('display.width', 7); matplotlib.rcParams['lines.linewidth'] = 7
     numbers += [repr(numpy.random.rand()), repr(numpy.random.default_rng().random())]
 """
-LEFT_JS = lambda mark: [mark, mark, mark, mark, "fr"]
-LEFT_PYTHON = lambda mark: [mark, mark, 7, 777, mark]
-KINDS = (("js", JS), ("python", PYTHON.replace("FULL", "pass")), ("python", PYTHON.replace("FULL", FULL.strip())))
+# code, how often of 100, and what it must have left behind for itself, which shows that the marks are real
+KINDS = (
+    ("js", JS.replace("MODULES", ""), 40, lambda mark: [mark, mark, mark, "mark" + mark]),
+    ("js", JS.replace("MODULES", MODULES), 15, lambda mark: ["fr", "xx", mark, mark, mark, "mark" + mark]),
+    ("python", PYTHON.replace("FULL", "pass"), 40, lambda mark: [mark, mark, 7, 777, mark]),
+    ("python", PYTHON.replace("FULL", FULL.strip()), 5, lambda mark: [mark, mark, 7, 777, mark]),
+)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +136,7 @@ def run_all(server, plan):
             if job is None:
                 connection.close()
                 return
-            language, code = KINDS[job[0]]
+            language, code, *_ = KINDS[job[0]]
             connection.request("POST", f"/sandbox/{language}", json.dumps({"code": code, "variables": {"mark": job[1]}, "queueId": f"team-{len(job[1]) % 3}"}), server.authorization())
             body = json.loads(connection.getresponse().read())
             assert body["success"], (job, body)
@@ -137,16 +150,16 @@ def run_all(server, plan):
 
 def test_nothing_is_seen_by_another(server):
     order = random.Random(7)
-    plan = [(order.choices((0, 1, 2), (55, 40, 5))[0], f"mark-{n}-{order.getrandbits(40):x}") for n in range(TASKS)]
+    plan = [(order.choices(range(len(KINDS)), [share for *_, share, _ in KINDS])[0], f"mark-{n}-{order.getrandbits(40):x}") for n in range(TASKS)]
     answers = run_all(server, plan)
     assert len(answers) == TASKS
     randoms, lives = collections.Counter(), collections.defaultdict(list)
     for kind, mark, log, value in answers:
         assert value["mark"] == mark and value["seen"] == [], (kind, mark, value)
         assert log.split("\n") == [mark], (kind, log)
-        assert value["left"] == (LEFT_JS if kind == 0 else LEFT_PYTHON)(mark)  # it did leave its marks
+        assert value["left"] == KINDS[kind][3](mark), value["left"]
         randoms.update(value["random"])
-        if kind:
+        if "uid" in value:
             lives[value["uid"]].append((value["born"], value["died"]))
     assert [text for text, count in randoms.items() if count > 1] == []
     for uid, spans in lives.items():
