@@ -5,6 +5,7 @@
 
 #include "common/log/log.h"
 #include "services/code/landlock.h"
+#include "services/code/pages.h"
 #include "services/code/walls.h"
 #include "services/code/zygote.h"
 
@@ -87,6 +88,7 @@ static int load(struct template *t, const char *const *modules, struct sk_error 
 
     if (t->walls.kind->runtime->prepare(modules, err) != 0)
         return -1;
+    code_pages_collapse();
     threads = each_number("/proc/self/task", NULL, t);
     if (threads != 1)
         return sk_fail(err, SK_ERR_INTERNAL, "%s has %d threads after loading: it cannot be forked",

@@ -27,7 +27,9 @@
 #define ANSWER_OVERHEAD   ((size_t)1 << 20) /* headers and frame around the data of an answer */
 #define JSON_GROWTH       6                 /* one byte of data may take that many as JSON */
 #define REHEARSAL_WAIT_MS 2000
-#define REHEARSALS        9 /* more of them gain nothing: measured in page faults of a child */
+/* What a first run leaves uncompiled, unlinked and in half-filled blocks would be every child's to do. More gain
+ * nothing, and their garbage stays, 300 KB each in every zygote. */
+#define REHEARSALS 6
 
 static struct {
     JSGlobalContextRef context;

@@ -12,8 +12,11 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
+
+#define PAIR_BYTES ((size_t)2 << 20) /* two arenas, one huge page */
 
 /* What went wrong in Python, as an internal error; clears the exception. */
 static int fail(struct sk_error *err, const char *what)
@@ -55,12 +58,53 @@ static int set_environment(struct sk_error *err)
     return ok ? 0 : sk_fail(err, SK_ERR_INTERNAL, "python: environment: %s", strerror(errno));
 }
 
+/* Python's small objects live in arenas of 1 MiB. While everything is loaded these come in pairs that a huge page can
+ * take the place of (../pages.h); a task's own come alone. */
+static struct {
+    bool pairs;
+    char *next; /* the second of a pair */
+} arenas;
+
+static void *arena_new(void *ctx, size_t size)
+{
+    char *found, *aligned;
+
+    (void)ctx;
+    if (arenas.next != NULL && size == PAIR_BYTES / 2) {
+        found = arenas.next;
+        arenas.next = NULL;
+        return found;
+    }
+    if (!arenas.pairs || size != PAIR_BYTES / 2) {
+        found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return found == MAP_FAILED ? NULL : found;
+    }
+    found = mmap(NULL, 2 * PAIR_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (found == MAP_FAILED)
+        return NULL;
+    aligned = found + (PAIR_BYTES - (uintptr_t)found % PAIR_BYTES) % PAIR_BYTES;
+    if (aligned > found)
+        (void)munmap(found, (size_t)(aligned - found));
+    (void)munmap(aligned + PAIR_BYTES, (size_t)(found + PAIR_BYTES - aligned));
+    arenas.next = aligned + PAIR_BYTES / 2;
+    return aligned;
+}
+
+static void arena_free(void *ctx, void *arena, size_t size)
+{
+    (void)ctx;
+    (void)munmap(arena, size);
+}
+
 static int start(struct sk_error *err)
 {
+    PyObjectArenaAllocator allocator = {.alloc = arena_new, .free = arena_free};
     PyPreConfig before;
     PyConfig config;
     PyStatus status;
 
+    arenas.pairs = true;
+    PyObject_SetArenaAllocator(&allocator);
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1; /* names of files and texts, whatever the locale */
     PyConfig_InitIsolatedConfig(&config);
@@ -334,6 +378,7 @@ static int prepare(bool full, const char *const *modules, struct sk_error *err)
         return fail(err, "warm-up");
     if (freeze(err) != 0)
         return -1;
+    arenas.pairs = false;
     return one_thread(err);
 }
 
