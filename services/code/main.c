@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -40,6 +41,15 @@ static void forget_secrets(void)
     if (token != NULL)
         explicit_bzero(token, strlen(token));
     explicit_bzero(values.token, strlen(values.token));
+}
+
+/* A file that has no port in it would tell a reader to wait for one. */
+static void remove_if_empty(const char *path)
+{
+    struct stat st;
+
+    if (path[0] != '\0' && stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0)
+        unlink(path);
 }
 
 static int run_launcher(const char *folder, int control, pid_t host)
@@ -128,6 +138,7 @@ int main(int argc, char **argv)
     }
     forget_secrets();
     status = run_launcher(folder, control[1], pid);
+    remove_if_empty(values.port_file);
     sk_config_fini(&config);
     return status;
 }

@@ -168,6 +168,10 @@ static bool answer(struct code_call *call)
     if (outcome.end == CODE_END_WALLS)
         SK_LOG_ERROR("a wall of a task could not be built", SK_F("kind", code_kind_name(call->kind)),
                      SK_FI("stage", call->ended.u.ended.stage), SK_FI("errno", call->ended.u.ended.stage_error));
+    if (outcome.end == CODE_END_CRASHED || outcome.end == CODE_END_KILLED || outcome.end == CODE_END_PROCESSES)
+        SK_LOG_WARN("a task was ended by force", SK_F("kind", code_kind_name(call->kind)), SK_FI("task", call->number),
+                    SK_F("end", code_end_name(outcome.end)), SK_FI("signal", outcome.signal),
+                    SK_F("queueId", call->request.queue_id[0] != '\0' ? call->request.queue_id : NULL));
     code_metrics_task(call, verdict == CODE_VERDICT_SUCCESS ? "done" : told.code);
     code_queue_done(host->queue, &call->job);
     reply(call, status, &out);
