@@ -11,7 +11,7 @@ import threading
 
 import pytest
 from code_server import CodeServer, eventually
-from table import RAW_PRELUDE
+from table import RAW_PRELUDE, need_full
 
 TASKS = int(os.environ.get("SANDKEEP_CODE_TASKS", "10000"))
 THREADS = 8
@@ -120,6 +120,7 @@ KINDS = (
 @pytest.fixture(scope="module")
 def server():
     with CodeServer({"SANDBOX_POOL_SIZE": 4, "SANDKEEP_LOG_LEVEL": "warn"}) as running:
+        need_full(running)
         yield running
 
 
@@ -222,11 +223,11 @@ def main():
         for number, *arguments in ((62, pid, 9), (62, pid, 0), (62, -pid, 9), (200, pid, 9), (234, pid, pid, 9), (101, 16, pid), (310, pid, local, 1, remote, 1), (311, pid, local, 1, remote, 1),
                                    (434, pid, 0), (302, pid, 7, 0, local), (141, 0, pid, 19), (203, pid, 8, local), (279, pid, 0, 0, 0, 0), (274, pid, local, local), (129, pid, 9, local)):
             answers.add(attempt(number, *arguments))
-        for name in ("mem", "maps", "environ", "fd/4", "root/tmp/secret", "cwd/secret"):
+        for name in ("mem", "maps", "environ", "fd/4", "exe", "cwd/secret"):
             answers.add(attempt(257, -100, buffer(f"/proc/{pid}/{name}".encode()), 0))
     import platform
     os, found = platform.os, []
-    for folder in ("/tmp", "..", "/tmp/..", "/dev/shm", "/proc/1/root/tmp"):
+    for folder in ("/tmp", "..", "/tmp/..", "/dev/shm", "/proc/1/cwd/tmp"):
         fd = raw(257, -100, buffer(folder.encode()), 0x10000)[0]
         if fd >= 0:
             block = buffer(size=32768)
@@ -244,3 +245,58 @@ def main():
     for thread in victims:
         thread.join()
     assert results == [[True, True]] * 2
+
+
+def shared_memory_kib():
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Shmem:"))
+
+
+def test_files_of_tasks_are_gone_with_them(server):
+    """Their /tmp is memory: 60 tasks fill it, as far as they may, by 900 MB in all."""
+    code = "def main():\n    n = 0\n    try:\n        with open('big', 'wb', 0) as f:\n            while 1: n += f.write(b'x' * 65536)\n    except OSError:\n        return n\n"
+    before = shared_memory_kib()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        filled = list(pool.map(lambda _: server.value("python", code), range(60)))
+    server.wait_idle()
+    assert all(15 << 20 <= n <= 16 << 20 for n in filled), filled
+    assert shared_memory_kib() - before < 128 << 10  # others have such memory too
+
+
+def test_half_requests_hold_no_more_than_the_budget():
+    """Tasks that announce the largest frame there may be and send all of it but its end: the host holds at most its budget
+    of 256 MiB for all of them, and nothing afterwards."""
+    code = """import platform, stat, time
+os = platform.os
+def main():
+    line = [fd for fd in range(3, 256) if exists(fd) and stat.S_ISSOCK(os.fstat(fd).st_mode)][0]
+    os.write(line, (30 << 20).to_bytes(4, 'little'))
+    sent, block = 0, b' ' * 65536
+    while sent < 29 << 20:
+        sent += os.write(line, block)
+    time.sleep(1)
+    return sent
+def exists(fd):
+    try:
+        return os.fstat(fd) is not None
+    except OSError:
+        return False
+"""
+    with CodeServer({"SANDBOX_POOL_SIZE": 12}) as server:
+        need_full(server)
+        server.value("python", "def main():\n    return 1\n")
+        before, peak, ended = server.memory(), [0], threading.Event()
+
+        def watch():
+            while not ended.wait(0.01):
+                peak[0] = max(peak[0], server.memory())
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        with concurrent.futures.ThreadPoolExecutor(12) as pool:
+            answers = list(pool.map(lambda _: server.run("python", code, timeoutMs=2500), range(12)))
+        ended.set()
+        watcher.join()
+        assert all(body["success"] or body["data"]["error"]["code"] == "timeout" for _, body in answers), answers
+        assert 200 << 20 < peak[0] - before < 360 << 20, (before, peak)  # a buffer that grows is there twice for a moment
+        eventually(lambda: server.memory() - before < 32 << 20, 5, lambda: f"{server.memory()} after {before}")
+        server.wait_idle()
