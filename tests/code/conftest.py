@@ -11,6 +11,7 @@ for folder in (HERE, HERE.parent / "support"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+import wire  # noqa: E402
 from code_server import CodeServer  # noqa: E402
 
 
@@ -19,3 +20,9 @@ def server():
     """One for the whole module, with the default configuration but for four tasks at a time."""
     with CodeServer() as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def no_connection_is_left():
+    yield
+    wire.close_begun()

@@ -15,6 +15,9 @@ FOREVER = {"js": "async function main() { for (;;) await delay(10000) }", "pytho
 RUNS = {"success": True, "data": {"codeReturn": {"ok": True}, "log": ""}}
 
 
+BEGUN = []
+
+
 class Answer:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -121,7 +124,14 @@ def begin(server, language, count=1, code=None, **members):
         wire = Wire(server)
         wire.send(wire.post(task(code or FOREVER[language], **members), path=f"/sandbox/{language}"))
         wires.append(wire)
+    BEGUN.extend(wires)
     return wires
+
+
+def close_begun():
+    """What begin() left, also when a test failed in the middle: its tasks would hold the places of the next test's."""
+    while BEGUN:
+        BEGUN.pop().close()
 
 
 def all_at_once(server, requests, timeout=60):
