@@ -247,7 +247,7 @@ void code_output_value(const uint16_t *json, size_t count)
     if ((int64_t)(sizeof(head) + length + sizeof(middle) + log_length + sizeof(tail) - 3) > output.output_bytes) {
         write_overflow();
     } else if ((text = malloc(length + 1)) == NULL) {
-        write_fixed("memory", "RangeError", "Out of memory");
+        write_fixed("memory", "RangeError", "Memory limit exceeded: Out of memory");
     } else {
         struct iovec parts[5] = {part(head, sizeof(head) - 1), part(text, length), part(middle, sizeof(middle) - 1),
                                  part(log == NULL ? "" : log->text, log_length), part(tail, sizeof(tail) - 1)};
@@ -284,7 +284,7 @@ void code_output_failure(const struct code_failure *failure)
     if ((int64_t)length > output.output_bytes) {
         write_overflow();
     } else if ((head = malloc(length)) == NULL) {
-        write_fixed("memory", "RangeError", "Out of memory");
+        write_fixed("memory", "RangeError", "Memory limit exceeded: Out of memory");
     } else {
         at = append(append(head, "{\"ok\":false,\"code\":\""), failure->code);
         at = append(at, "\",\"message\":\"");

@@ -249,7 +249,7 @@ ROWS = [
     does("sleep past the limit", "for (;;) await delay(10000)", fails=re.compile("timed out after \\d+ms"), error={"code": "timeout"}, members={"timeoutMs": 300}, reference="A12", slow=True),
     does("the time of every task is bounded", "for (;;);", fails="Script execution timed out after 1000ms", error={"code": "timeout"}, reference="A3", server="small"),
     does("40 buffers of 10 MB", "const kept = []; for (let i = 0; i < 40; i++) { kept.push(Buffer.alloc(10 * 1024 * 1024, 1)); await delay(20) } return kept.length",
-         fails=OneOf(re.compile("Memory limit"), re.compile("Out of memory"), re.compile("Worker crashed")), error={"code": "memory"}, reference="A12"),
+         fails=OneOf(re.compile("^Memory limit exceeded"), re.compile("Worker crashed")), error={"code": "memory"}, reference="A12"),
     gives("after that the pool works", "{ ok: true }", {"ok": True}, reference="A12"),
     gives("10 MB are fine", "Buffer.alloc(10 * 1024 * 1024, 1).length", 10485760, reference="A12"),
     gives("10 MB of output and one", "'x'.repeat(10 * 1024 * 1024 + 1)", fails="Output too large (limit: 10485760 bytes)", value=ANY, error={"code": "output"}, reference="A12"),

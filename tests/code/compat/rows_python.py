@@ -223,7 +223,7 @@ ROWS = [
     does("an except that swallows the time-out", "while True:\n    try:\n        while True: pass\n    except BaseException: pass", fails=TIMED_OUT, error={"code": "timeout"}, members={"timeoutMs": 300}, reference="A6", slow=True),
     does("the time of every task is bounded", "while True: pass", fails="Script execution timed out after 1000ms", error={"code": "timeout"}, reference="A3", server="small"),
     does("40 buffers of 10 MB", "kept = []\nfor i in range(40):\n    kept.append(bytearray(10 * 1024 * 1024))\n    time.sleep(0.02)\nreturn len(kept)",
-         fails=OneOf(re.compile("Memory limit"), re.compile("exited before result")), error={"code": "memory"}, reference="A12"),
+         fails=OneOf(re.compile("^Memory limit exceeded"), re.compile("exited before result")), error={"code": "memory"}, reference="A12"),
     gives("after that the pool works", "{'ok': True}", {"ok": True}, reference="A12"),
     gives("10 MB are fine", "len(bytearray(10 * 1024 * 1024))", 10485760, reference="A12"),
     gives("10 MB of output and one", "'x' * (10 * 1024 * 1024 + 1)", fails="Output too large (limit: 10485760 bytes)", error={"code": "output"}, reference="A12"),

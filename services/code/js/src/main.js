@@ -68,6 +68,9 @@ function compile(code) {
     }
 }
 
+// In the original's words, and the engine's; a constant, because there is nothing to make it of.
+const OUT_OF_MEMORY = "Memory limit exceeded: Out of memory";
+
 function isOutOfMemory(error) {
     try {
         return isPrototypeOf(RangeErrorPrototype, error) && indexOf(error.message, "Out of memory") === 0;
@@ -83,7 +86,8 @@ export function fail(error) {
     }
     const { message, type, line, traceback } = describe(error);
 
-    host.fail(isOutOfMemory(error) ? "memory" : "error", message, type, line, traceback);
+    if (isOutOfMemory(error)) host.fail("memory", OUT_OF_MEMORY, type, line, traceback);
+    else host.fail("error", message, type, line, traceback);
 }
 
 /** One task, from its text to its result. Never throws; ends by host.finish(), host.fail() or host.overflow(), once. */

@@ -7,8 +7,8 @@
     .fails = "timeout", .message = "Script execution timed out after 300ms", .type = "TimeoutError", .timeout_ms = 300
 #define BOMB(text)                                                                                                     \
     {                                                                                                                  \
-        "memory: " text, "function main() { " text " }", NULL, .fails = "memory", .part = "Out of memory",             \
-                                                               .type = "RangeError", .memory_mb = 128                  \
+        "memory: " text, "function main() { " text " }", NULL,                                                         \
+            .fails = "memory", .part = "Memory limit exceeded: Out of memory", .type = "RangeError", .memory_mb = 128  \
     }
 
 const struct js_case cases_limits[] = {
@@ -63,7 +63,7 @@ const struct js_case cases_limits[] = {
     {"memory: 40 buffers of 10 MB",
      "async function main() { const a = []; for (let i = 0; i < 40; i++) { a.push(Buffer.alloc(10 << 20, 1)); await "
      "delay(1) } return a.length }",
-     NULL, .fails = "memory", .part = "Out of memory", .memory_mb = 128},
+     NULL, .fails = "memory", .part = "Memory limit exceeded: Out of memory", .memory_mb = 128},
     {"memory: 10 MB is fine", "function main() { return Buffer.alloc(10 << 20, 1).length }", NULL, "10485760",
      .memory_mb = 128},
     {"memory: caught, goes on",
@@ -71,7 +71,7 @@ const struct js_case cases_limits[] = {
      "}",
      NULL, "\"RangeError\"", .memory_mb = 128},
     {"a text too long", "function main() { return 'x'.repeat(2 ** 31) }", NULL, .fails = "memory",
-     .part = "Out of memory", .type = "RangeError"},
+     .part = "Memory limit exceeded: Out of memory", .type = "RangeError"},
     {"join of a billion", "function main() { return new Array(1e9).join('x').length }", NULL, .part = "",
      .fails = "memory", .memory_mb = 128},
     {"a long sparse array", "function main() { const a = []; a.length = 1e8; return a }", NULL, .fails = "output",
