@@ -247,6 +247,16 @@ def test_80_python_tasks_on_4_places(limited):
     assert answers == [n * 2 for n in range(80)]
 
 
+def test_a_task_that_wants_to_end_the_process_hurts_nobody(limited):
+    """A12: process.exit(1) beside others; and 20 at once, after which health is what it was."""
+    codes = [OK_JS if n % 4 else "async function main() { process.exit(1); return 1 }" for n in range(20)]
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda code: limited.run("js", code)[1], codes))
+    assert all(answer == RUNS if n % 4 else answer["success"] is False for n, answer in enumerate(answers))
+    status, health = limited.health()
+    assert (status, health["status"], health["pools"]["js"]["total"]) == (200, "ok", 4)
+
+
 def test_a_mixed_crowd_of_tenants(limited):
     """200 tasks of 8 tenants in three kinds, some of which fail: each gets its own answer."""
     kinds = {"js": "function main({ n }) { return { n } }", "python": "def main(n):\n    return {'n': n}", "full": "import numpy\ndef main(n):\n    return {'n': int(numpy.int64(n))}"}
