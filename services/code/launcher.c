@@ -656,7 +656,7 @@ static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
                 SK_FI("landlock", message.u.level.landlock_abi), SK_FI("cgroup", message.u.level.cgroup_version),
                 SK_FB("userNamespace", message.u.level.user_namespace != 0));
     if (!code_send(l->host, &message, NULL, 0))
-        return sk_fail(err, SK_ERR_INTERNAL, "the host does not listen: %s", strerror(errno));
+        return sk_fail(err, SK_ERR_INTERNAL, "the host has ended before, its own line says why: %s", strerror(errno));
     return 0;
 }
 

@@ -112,6 +112,7 @@ def test_a_full_queue_refuses_at_once(small):
         assert small.run("js", OK_JS) == (429, FULL)
         assert time.monotonic() - start < 0.5
     assert small.metrics()[name] - before == 20
+    assert small.value("python", "def main(): return 1") == 1  # it does not wait: the bound is not its affair
     waiting.pop().close()
     eventually(lambda: pool_of(small, "js")["queued"] == 2)
     # The bound counts both languages together: with two Python tasks running, one more can wait, and a second cannot.

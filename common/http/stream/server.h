@@ -9,7 +9,7 @@
 
 #define PIPELINE_MAX 65536 /* bytes kept of requests that wait behind the current one */
 #define LINGER_MS    2000  /* how long an unread body is read and dropped, so that the answer arrives */
-#define LINGER_BYTES (4u << 20)
+#define LINGER_BYTES (16u << 20)
 
 enum phase { PHASE_IDLE, PHASE_HEAD, PHASE_EXCHANGE, PHASE_TUNNEL, PHASE_LINGER };
 

@@ -218,6 +218,7 @@ static int listen_at(struct code_host *host, struct sk_error *err)
     int rc;
 
     limits.max_connections = CODE_CONNECTIONS_MAX;
+    limits.write_ms = CODE_WRITE_MS;
     host->server = sk_stream_server_new(sk_loop_uv(host->loop), &limits, code_http_request, host);
     rc = host->server == NULL
              ? UV_ENOMEM

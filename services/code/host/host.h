@@ -23,6 +23,7 @@
 #define CODE_PIPE_WAIT_MS    1000  /* after a task's end, for the end of its pipe */
 #define CODE_LAST_ANSWERS_MS 100   /* for answers to be written, when the end came suddenly */
 #define CODE_OVERDUE_MS      5000  /* beyond its wall time: then its zygote has lost it */
+#define CODE_WRITE_MS        20000 /* a client that reads nothing of its answer for so long is cut */
 #define CODE_CONNECTIONS_MAX 4096
 
 struct code_call;

@@ -122,6 +122,20 @@ static void settle(struct code_queue *queue, struct code_bucket *bucket)
     }
 }
 
+/* Whether a task of this line would be the next one, and now. It does not wait, so that the bound on those that do is
+ * none of its business: neither another language's crowd nor a queueId at its limit keeps it out of an idle pool. */
+static bool starts_at_once(const struct code_queue *queue, enum code_pool pool, const char *queue_id)
+{
+    const struct code_bucket *bucket;
+
+    if (!queue->ready[pool] || queue->running[pool] >= queue->settings.pool_size || !sk_list_empty(&queue->rings[pool]))
+        return false;
+    if (queue_id[0] == '\0' || queue->settings.id_concurrency == 0)
+        return true;
+    bucket = sk_map_get(&queue->buckets, queue_id);
+    return bucket == NULL || bucket->running < queue->settings.id_concurrency;
+}
+
 enum code_admission code_queue_add(struct code_queue *queue, struct code_job *job, enum code_pool pool,
                                    const char *queue_id, int64_t now_ms)
 {
@@ -135,7 +149,8 @@ enum code_admission code_queue_add(struct code_queue *queue, struct code_job *jo
         queue->counters.refused_not_ready++;
         return CODE_NOT_READY;
     }
-    if (queue->waiting[CODE_POOL_JS] + queue->waiting[CODE_POOL_PYTHON] >= queue->settings.max_waiting) {
+    if (queue->waiting[CODE_POOL_JS] + queue->waiting[CODE_POOL_PYTHON] >= queue->settings.max_waiting &&
+        !starts_at_once(queue, pool, queue_id)) {
         queue->counters.refused_full++;
         return CODE_FULL;
     }

@@ -67,7 +67,8 @@ enum code_admission {
     CODE_NOT_READY, /* the language has not been ready yet */
     CODE_NO_MEMORY,
 };
-/* Puts a job at the end of its line. `queue_id` "" = none; shorter than CODE_QUEUE_ID_SIZE. When not ADMITTED, the job
+/* Puts a job at the end of its line. FULL when max_waiting jobs wait, unless it is the next one and there is a place
+ * for it now. `queue_id` "" = none; shorter than CODE_QUEUE_ID_SIZE. When not ADMITTED, the job
  * is as it was. */
 SK_MUST_USE enum code_admission code_queue_add(struct code_queue *queue, struct code_job *job, enum code_pool pool,
                                                const char *queue_id, int64_t now_ms);

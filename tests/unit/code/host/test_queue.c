@@ -142,6 +142,36 @@ START_TEST(test_bounds)
 }
 END_TEST
 
+/* The bound is one on waiting: an idle language, and a tenant below its limit, are served although others fill it. */
+START_TEST(test_bound_spares_idle_places)
+{
+    struct code_queue *queue = queue_of(2, 2, 1);
+    struct code_job jobs[8] = {0}, late[4] = {0};
+
+    for (int i = 0; i < 3; i++) { /* one of the crowd runs, two wait; a place is idle */
+        ck_assert_int_eq(code_queue_add(queue, &jobs[i], CODE_POOL_JS, "crowd", 0), CODE_ADMITTED);
+        ck_assert(code_queue_next(queue, CODE_POOL_JS, 0) == (i == 0 ? &jobs[0] : NULL));
+    }
+    ck_assert_int_eq(code_queue_add(queue, &late[0], CODE_POOL_JS, "crowd", 0), CODE_FULL);
+    ck_assert_int_eq(code_queue_add(queue, &late[0], CODE_POOL_PYTHON, "crowd", 0), CODE_FULL);
+    ck_assert_int_eq(code_queue_add(queue, &late[0], CODE_POOL_JS, "other", 0), CODE_ADMITTED);
+    ck_assert_int_eq(code_queue_add(queue, &late[1], CODE_POOL_JS, "third", 0), CODE_FULL); /* somebody is before it */
+    ck_assert_ptr_eq(code_queue_next(queue, CODE_POOL_JS, 0), &late[0]);
+    ck_assert_int_eq(code_queue_add(queue, &late[1], CODE_POOL_JS, "third", 0), CODE_FULL); /* no place */
+    ck_assert_int_eq(code_queue_add(queue, &late[1], CODE_POOL_PYTHON, "", 0), CODE_ADMITTED);
+    ck_assert_ptr_eq(code_queue_next(queue, CODE_POOL_PYTHON, 0), &late[1]);
+    code_queue_done(queue, &late[0]);
+    code_queue_done(queue, &late[1]);
+    code_queue_set_ready(queue, CODE_POOL_PYTHON, false);
+    ck_assert_int_eq(code_queue_add(queue, &late[2], CODE_POOL_PYTHON, "", 0), CODE_FULL); /* it would have to wait */
+    ck_assert(code_queue_leave(queue, &jobs[1]));
+    ck_assert(code_queue_leave(queue, &jobs[2]));
+    code_queue_done(queue, &jobs[0]);
+    ck_assert(code_queue_empty(queue));
+    code_queue_free(queue);
+}
+END_TEST
+
 START_TEST(test_cancel)
 {
     struct code_queue *queue = queue_of(10, 1, 1);
@@ -250,6 +280,15 @@ static int model_next(struct model *m, int pool, int *id)
     return m->waiting[best][pool][0];
 }
 
+static bool model_at_once(const struct model *m, int id, int pool)
+{
+    for (int i = 0; i < IDS; i++) {
+        if (m->turn[i][pool] != 0)
+            return false;
+    }
+    return m->busy[pool] < m->pool_size && (id == 0 || m->per_id == 0 || m->running[id] < m->per_id);
+}
+
 static int model_waiting(const struct model *m)
 {
     int n = 0;
@@ -288,7 +327,7 @@ static void random_sequence(int max_waiting, int pool_size, int per_id)
             pool = rnd(CODE_POOLS);
             /* Half of all is one tenant's. */
             id = rnd(2) ? 1 : rnd(IDS);
-            if (model_waiting(&m) >= m.max_waiting) {
+            if (model_waiting(&m) >= m.max_waiting && !model_at_once(&m, id, pool)) {
                 ck_assert_int_eq(code_queue_add(queue, &jobs[job], (enum code_pool)pool, ids[id], step), CODE_FULL);
                 break;
             }
@@ -373,4 +412,4 @@ START_TEST(test_against_model)
 END_TEST
 
 SK_CHECK_MAIN("code host queue", test_lines_take_turns, test_flood, test_id_limit_spans_languages, test_bounds,
-              test_cancel, test_ready_and_drain, test_against_model)
+              test_bound_spares_idle_places, test_cancel, test_ready_and_drain, test_against_model)
