@@ -40,15 +40,15 @@ struct code_launcher_config {
     bool no_userns;                          /* never enter a user namespace */
     enum code_level highest;                 /* do not try above this; NONE = FULL (tests) */
     int64_t template_interval_ms, retire_ms; /* 0 = default */
-    /* The host's process: the first SIGTERM or SIGINT becomes DRAIN, and the trees serve until it closes its socket; the
-     * second ends everything at once; SIGHUP becomes RELOAD. 0 = the first ends everything. */
+    /* The host's process: the first SIGTERM or SIGINT becomes DRAIN, and the trees serve until it closes its socket;
+     * the second ends everything at once; SIGHUP becomes RELOAD. 0 = the first ends everything. */
     int host_pid;
 };
 
 /* Serves until the host's socket closes or SIGTERM comes; then everything it started has ended. Sends LEVEL first.
- * `host` is non-blocking. Blocks SIGCHLD, SIGTERM, SIGINT and SIGHUP, becomes a subreaper, waits for every child: a process of its own.
- * -1: nothing was started, or no level that may serve (err says which
- * wall is missing), or the host ended with another status than 0. */
+ * `host` is non-blocking. Blocks SIGCHLD, SIGTERM, SIGINT and SIGHUP, becomes a subreaper, waits for every child: a
+ * process of its own. -1: nothing was started, or no level that may serve (err says which wall is missing), or the host
+ * ended with another status than 0. */
 SK_MUST_USE int code_launcher_run(const struct code_launcher_config *config, int host, struct sk_error *err);
 
 #endif
