@@ -124,6 +124,21 @@ def test_a_record_of_another_boot_is_terminated(make_daemon):
     innocent.wait()
 
 
+def start_ticks(pid):
+    """When it began, in the kernel's ticks: what tells two processes of one pid apart."""
+    return int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[19])
+
+
+def started_after(ticks):
+    """A process of another tick. The kernel gives no pid out twice within one (10 ms); the test could."""
+    while True:
+        process = subprocess.Popen(["sleep", "60"])
+        if start_ticks(process.pid) != ticks:
+            return process
+        process.kill()
+        process.wait()
+
+
 def test_reused_pid_is_not_touched(make_daemon):
     daemon = make_daemon()
     box = daemon.create()
@@ -132,7 +147,7 @@ def test_reused_pid_is_not_touched(make_daemon):
     record = json.loads(path.read_text())
     os.kill(record["initPid"], signal.SIGKILL)
     wait_gone(record["initPid"])
-    innocent = subprocess.Popen(["sleep", "60"])
+    innocent = started_after(record["startTime"])
     path.write_text(json.dumps({**record, "initPid": innocent.pid}))
     daemon.start()
     box.wait_state("Terminated")
