@@ -6,8 +6,11 @@
 
 #include "common/log/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static const char *const kind_names[] = {
     [SK_MONGO_GET] = "get",
@@ -56,6 +59,16 @@ static void driver_log(mongoc_log_level_t level, const char *domain, const char 
     (void)arg;
     if (level <= MONGOC_LOG_LEVEL_WARNING)
         SK_LOG_DEBUG("mongo driver", SK_F("domain", domain), SK_F("text", message));
+}
+
+void sk_store_mongo_init(void)
+{
+    char counters[32];
+
+    mongoc_log_set_handler(driver_log, NULL);
+    mongoc_init(); /* a library that initialises itself has done so before main(): no setting could have hindered it */
+    snprintf(counters, sizeof(counters), "/mongoc-%u", (unsigned)getpid());
+    (void)shm_unlink(counters); /* stays mapped; missing where the driver has no such counters */
 }
 
 static void topology_changed(const mongoc_apm_topology_changed_t *event)
@@ -146,7 +159,6 @@ int sk_mongo_connect(struct sk_store_mongo *store, const struct sk_store_mongo_c
     sk_metric_register(&pool_exhausted);
     sk_metric_register(&call_seconds);
     sk_mongo_command_metrics();
-    mongoc_log_set_handler(driver_log, NULL);
     store->client_limit = limit;
     sk_list_init(&store->waiters);
     if (prepare_uri(store, config->uri, limit, err) != 0)

@@ -232,11 +232,16 @@ struct sk_store_mongo_config {
     const char *apps_collection, *skills_collection; /* source check; names of FastGPT's collections */
     bool source_check;
 };
-/* Needs mongoc_init() to have run. Does not connect: the first call does. A server that is away is waited for up to
- * serverSelectionTimeoutMS of the URI (default 3 s) or the call's deadline; a refused connect costs nothing more, as
- * the driver's background monitors see the server come. Defaults where the URI says nothing: w=majority (with majority
- * reads), connectTimeoutMS 2000, socketTimeoutMS 10000, waitQueueTimeoutMS 10000. retryWrites: a write that certainly
- * had no effect is sent once more. Errors: invalid_request (URI, pool size, names). Registers metrics sandkeep_store_*.
+/* The driver, once in a process, before its first thread; mongoc_cleanup() at its end. Its own words go to the log, and
+ * the file of its counters is taken out of /dev/shm: named by the pid, it would outlive a kill -9, and the next process
+ * of that pid (in a pod: the restarted container) would say so on stderr before it can log. */
+void sk_store_mongo_init(void);
+/* Needs sk_store_mongo_init() to have run. Does not connect: the first call does. A server that is away is waited for
+ * up to serverSelectionTimeoutMS of the URI (default 3 s) or the call's deadline; a refused connect costs nothing more,
+ * as the driver's background monitors see the server come. Defaults where the URI says nothing: w=majority (with
+ * majority reads), connectTimeoutMS 2000, socketTimeoutMS 10000, waitQueueTimeoutMS 10000. retryWrites: a write that
+ * certainly had no effect is sent once more. Errors: invalid_request (URI, pool size, names). Registers metrics
+ * sandkeep_store_*.
  */
 SK_MUST_USE int sk_store_mongo_new(const struct sk_store_mongo_config *config, const struct sk_sched *sched,
                                    struct sk_store *out, struct sk_error *err);

@@ -769,7 +769,7 @@ int main(int argc, char **argv)
     /* Dozens of mostly sleeping threads: one heap each would cost more than the service itself. */
     mallopt(M_ARENA_MAX, 2);
     sk_log_init("sk-lifecycle", (enum sk_log_level)values.log_level);
-    mongoc_init();
+    sk_store_mongo_init();
     curl_global_init(CURL_GLOBAL_DEFAULT);
     lc_config_settings(&values, &sk_sched_system, &s.settings);
     if (setup_only) {

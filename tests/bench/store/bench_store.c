@@ -576,7 +576,7 @@ int main(int argc, char **argv)
         return 2;
     }
     sk_log_set_level(SK_LOG_LEVEL_WARN);
-    mongoc_init();
+    sk_store_mongo_init();
     snprintf(uri, sizeof(uri), "%s/bench_store", argv[1]);
     client = mongoc_client_new(uri);
     if (client == NULL)

@@ -99,7 +99,7 @@ int main(int argc, char **argv)
         return 2;
     }
     sk_log_set_level(SK_LOG_LEVEL_WARN);
-    mongoc_init();
+    sk_store_mongo_init();
     if (sk_store_mongo_new(&(struct sk_store_mongo_config){.uri = argv[1], .pool_size = 1}, &sk_sched_system, &store,
                            &err) != 0)
         return refuse("store", err.message);

@@ -69,7 +69,7 @@ void mf_driver(void)
     static bool ready;
 
     if (!ready) {
-        mongoc_init();
+        sk_store_mongo_init();
         atexit(mongoc_cleanup);
         ready = true;
     }
