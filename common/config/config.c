@@ -303,6 +303,13 @@ int sk_config_load(struct sk_config *config, FILE *problems)
     return bad;
 }
 
+int sk_config_rule(bool holds, FILE *problems, const char *text)
+{
+    if (!holds)
+        fprintf(problems, "%s\n", text);
+    return holds ? 0 : 1;
+}
+
 int sk_config_reload(struct sk_config *config, FILE *problems)
 {
     int bad = sk_config_env_file_reload(problems);

@@ -110,6 +110,8 @@ SK_MUST_USE int sk_config_env_file(const char *path, struct sk_error *err);
 /* Fills `values` (zeroed by the caller). Writes one line per bad key to `problems` and returns their number (0 = good).
  * `values` is usable only on 0. Cross-key rules are the caller's own, after this. */
 SK_MUST_USE int sk_config_load(struct sk_config *config, FILE *problems);
+/* One such rule: writes `text` as a line unless it holds; returns the number of problems, 0 or 1. */
+int sk_config_rule(bool holds, FILE *problems, const char *text);
 /* Re-reads keys flagged SK_CONFIG_RELOAD (from --env-file and NAME_FILE: a process's own environment does not change);
  * returns the number of bad values, which are reported and left as they were. Only numbers, booleans and choices are
  * reloaded, never strings. Call it on the thread that reads those fields (the loop). */

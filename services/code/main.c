@@ -122,8 +122,6 @@ int main(int argc, char **argv)
     }
     host.launcher = control[0];
     host.programs = folder;
-    host.port_file = values.port_file;
-    host.admin_port_file = values.admin_port_file;
     if (geteuid() == 0)
         host.uid = values.uid_base + (int64_t)CODE_KINDS * CODE_ZYGOTES_PER_KIND * (values.pool_size + SPARE_SLOTS);
     pid = fork();

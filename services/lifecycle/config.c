@@ -150,13 +150,6 @@ const struct sk_config_key lc_config_keys[] = {
 const size_t lc_config_key_count = sizeof(lc_config_keys) / sizeof(lc_config_keys[0]);
 
 /* ---- rules between keys ------------------------------------------------------------------------- */
-static int rule(bool holds, FILE *problems, const char *text)
-{
-    if (!holds)
-        fprintf(problems, "%s\n", text);
-    return holds ? 0 : 1;
-}
-
 static bool label(const char *text)
 {
     size_t len = strlen(text);
@@ -173,28 +166,30 @@ int lc_config_check(void *values, FILE *problems)
     const struct lc_config *c = values;
     int n = 0;
 
-    n += rule(c->takeover_ms >= 3 * c->heartbeat_ms, problems,
-              "SANDKEEP_LIFECYCLE_TAKEOVER_MS must be at least three times SANDKEEP_LIFECYCLE_HEARTBEAT_MS");
-    n += rule(c->takeover_ms > c->lease_ttl_ms, problems,
-              "SANDKEEP_LIFECYCLE_TAKEOVER_MS must be more than SANDKEEP_LIFECYCLE_LEASE_TTL_MS");
-    n += rule(c->lease_ttl_ms >= 3 * c->lease_renew_ms, problems,
-              "SANDKEEP_LIFECYCLE_LEASE_TTL_MS must be at least three times SANDKEEP_LIFECYCLE_LEASE_RENEW_MS");
-    n += rule(c->in_progress_ms * 2 < c->ack_wait_ms, problems,
-              "SANDKEEP_LIFECYCLE_IN_PROGRESS_MS must be less than half of SANDKEEP_NATS_ACK_WAIT_MS");
-    n += rule(c->retry_first_ms <= c->retry_max_ms, problems,
-              "SANDKEEP_LIFECYCLE_RETRY_FIRST_MS must not be more than SANDKEEP_LIFECYCLE_RETRY_MAX_MS");
-    n += rule(c->stale_sweep_ms <= c->takeover_ms, problems,
-              "SANDKEEP_LIFECYCLE_STALE_SWEEP_MS must not be more than SANDKEEP_LIFECYCLE_TAKEOVER_MS");
-    n += rule(c->stream_replicas % 2 == 1, problems, "SANDKEEP_NATS_REPLICAS must be 1, 3 or 5");
-    n += rule(c->provider == 0, problems, "AGENT_SANDBOX_PROVIDER: sealosdevbox is not available in this release");
+    n += sk_config_rule(c->takeover_ms >= 3 * c->heartbeat_ms, problems,
+                        "SANDKEEP_LIFECYCLE_TAKEOVER_MS must be at least three times SANDKEEP_LIFECYCLE_HEARTBEAT_MS");
+    n += sk_config_rule(c->takeover_ms > c->lease_ttl_ms, problems,
+                        "SANDKEEP_LIFECYCLE_TAKEOVER_MS must be more than SANDKEEP_LIFECYCLE_LEASE_TTL_MS");
+    n += sk_config_rule(
+        c->lease_ttl_ms >= 3 * c->lease_renew_ms, problems,
+        "SANDKEEP_LIFECYCLE_LEASE_TTL_MS must be at least three times SANDKEEP_LIFECYCLE_LEASE_RENEW_MS");
+    n += sk_config_rule(c->in_progress_ms * 2 < c->ack_wait_ms, problems,
+                        "SANDKEEP_LIFECYCLE_IN_PROGRESS_MS must be less than half of SANDKEEP_NATS_ACK_WAIT_MS");
+    n += sk_config_rule(c->retry_first_ms <= c->retry_max_ms, problems,
+                        "SANDKEEP_LIFECYCLE_RETRY_FIRST_MS must not be more than SANDKEEP_LIFECYCLE_RETRY_MAX_MS");
+    n += sk_config_rule(c->stale_sweep_ms <= c->takeover_ms, problems,
+                        "SANDKEEP_LIFECYCLE_STALE_SWEEP_MS must not be more than SANDKEEP_LIFECYCLE_TAKEOVER_MS");
+    n += sk_config_rule(c->stream_replicas % 2 == 1, problems, "SANDKEEP_NATS_REPLICAS must be 1, 3 or 5");
+    n += sk_config_rule(c->provider == 0, problems,
+                        "AGENT_SANDBOX_PROVIDER: sealosdevbox is not available in this release");
     if (c->provider == 0)
-        n += rule(c->opensandbox_url[0] != '\0' && c->opensandbox_image[0] != '\0', problems,
-                  "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_IMAGE are required when "
-                  "AGENT_SANDBOX_PROVIDER is opensandbox");
-    n += rule(label(c->volume_prefix), problems,
-              "AGENT_SANDBOX_OPENSANDBOX_VOLUME_NAME_PREFIX must be lower-case letters, digits and '-'");
-    n += rule(c->mount_path[0] == '/' && strlen(c->mount_path) < SK_PATH_SIZE, problems,
-              "SANDKEEP_LIFECYCLE_MOUNT_PATH must be an absolute path");
+        n += sk_config_rule(c->opensandbox_url[0] != '\0' && c->opensandbox_image[0] != '\0', problems,
+                            "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_IMAGE are required when "
+                            "AGENT_SANDBOX_PROVIDER is opensandbox");
+    n += sk_config_rule(label(c->volume_prefix), problems,
+                        "AGENT_SANDBOX_OPENSANDBOX_VOLUME_NAME_PREFIX must be lower-case letters, digits and '-'");
+    n += sk_config_rule(c->mount_path[0] == '/' && strlen(c->mount_path) < SK_PATH_SIZE, problems,
+                        "SANDKEEP_LIFECYCLE_MOUNT_PATH must be an absolute path");
     return n;
 }
 

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from code_server import eventually
+from waiting import eventually
 from wire import FOREVER, OK_JS, RUNS, Wire, all_at_once, begin, chunked, more_descriptors, task, watching
 
 MIB = 1024 * 1024

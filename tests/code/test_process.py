@@ -9,17 +9,16 @@ import threading
 import time
 
 import pytest
-
-from tests.support import code_server
-from tests.support.code_server import CodeServer, eventually
+from code_server import CodeServer, PROGRAMS, bin_dir
+from waiting import eventually
 
 SLOW = "async function main() { await delay(1500); return 7 }"
 
 
 def wrapped(tmp_path, prefix):
     """A folder in which sk-code is a script that starts the real one behind `prefix`."""
-    real = code_server.bin_dir().resolve()
-    for name in code_server.PROGRAMS[1:]:
+    real = bin_dir().resolve()
+    for name in PROGRAMS[1:]:
         (tmp_path / name).symlink_to(real / name)
     script = tmp_path / "sk-code"
     script.write_text(f'#!/bin/sh\nexec {prefix} "{real}/sk-code"\n')
@@ -79,8 +78,8 @@ def test_drains_in_a_user_namespace(tmp_path):
 
 
 def test_a_language_that_cannot_come_back_is_told_so(tmp_path):
-    real = code_server.bin_dir().resolve()
-    for name in code_server.PROGRAMS:
+    real = bin_dir().resolve()
+    for name in PROGRAMS:
         (tmp_path / name).write_bytes((real / name).read_bytes())
         (tmp_path / name).chmod(0o755)
     tmp_path.chmod(0o755)

@@ -5,7 +5,8 @@ import json
 import time
 
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from wire import LIGHT, OK_JS, RUNS, Wire, begin, chunked, task
 
 MIB = 1024 * 1024

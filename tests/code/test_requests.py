@@ -14,7 +14,8 @@ import threading
 import time
 
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from wire import LIGHT, begin
 
 MIB = 1024 * 1024

@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from code_server import CodeServer, bin_dir, eventually, why_not
+from code_server import CodeServer, bin_dir, why_not
+from waiting import eventually
 from wire import LIGHT, OK_JS, RUNS, Wire, begin, task
 
 LABELS = {

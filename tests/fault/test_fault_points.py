@@ -15,7 +15,8 @@ import threading
 import time
 
 import pytest
-from live import FAULT_STATUS, ROOT, Site, bin_dir, clean_environment, eventually, fastgpt_operation, fastgpt_record, new_box, ago
+from live import FAULT_STATUS, ROOT, Site, bin_dir, clean_environment, fastgpt_operation, fastgpt_record, new_box, ago
+from waiting import eventually
 
 LANES = int(os.environ.get("SANDKEEP_FAULT_LANES", "4"))
 POINTS = re.findall(r'^SK_FAULT_POINT\(\w+,\s*"([^"]+)"', (ROOT / "common/faults/faults.def").read_text(), re.M)

@@ -5,7 +5,8 @@ import secrets
 import time
 
 import pytest
-from live import ago, eventually, new_box, now, stamp
+from live import ago, new_box, now, stamp
+from waiting import eventually
 
 
 def claims(site, box):

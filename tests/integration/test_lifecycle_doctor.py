@@ -4,7 +4,8 @@ import secrets
 
 import bson
 import pytest
-from live import Site, ago, eventually, new_box, now
+from live import Site, ago, new_box, now
+from waiting import eventually
 
 TEAM = "team-of-doctor"
 

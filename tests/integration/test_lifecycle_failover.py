@@ -7,7 +7,8 @@ import signal
 import time
 
 import pytest
-from live import eventually, in_parallel, new_box
+from live import in_parallel, new_box
+from waiting import eventually
 
 TAKEOVER_SECONDS = 10  # issue: at most that, with the fast profile
 HANDOVER_SECONDS = 1

@@ -7,7 +7,8 @@ import time
 
 import bson
 import pytest
-from live import Site, ago, eventually, fastgpt_operation, fastgpt_record, new_box, now
+from live import Site, ago, fastgpt_operation, fastgpt_record, new_box, now
+from waiting import eventually
 
 BROKEN = 350  # more than one batch of the relay
 EPOCH = 1_700_000_000_000

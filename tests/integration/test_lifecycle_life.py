@@ -4,7 +4,8 @@ import json
 import uuid
 
 import pytest
-from live import Box, ago, eventually, fastgpt_record, in_parallel, new_box, now, stamp
+from live import Box, ago, fastgpt_record, in_parallel, new_box, now, stamp
+from waiting import eventually
 
 CHAIN = ("claimed", "phase", "completed")
 

@@ -5,7 +5,8 @@ import secrets
 
 import bson
 import pytest
-from live import Box, Site, ago, eventually, fastgpt_operation, fastgpt_record, in_parallel, now
+from live import Box, Site, ago, fastgpt_operation, fastgpt_record, in_parallel, now
+from waiting import eventually
 
 ALL, PER_TEAM = 14, 3
 SETTINGS = {

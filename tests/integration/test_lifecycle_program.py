@@ -12,7 +12,8 @@ import subprocess
 import threading
 
 import pytest
-from live import ROOT, bin_dir, clean_environment, eventually, free_port, http_get, new_box
+from live import ROOT, bin_dir, clean_environment, free_port, http_get, new_box
+from waiting import eventually
 
 GOOD = {"AGENT_SANDBOX_OPENSANDBOX_BASEURL": "http://127.0.0.1:9", "AGENT_SANDBOX_OPENSANDBOX_IMAGE": "local:1"}
 

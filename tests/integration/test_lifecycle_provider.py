@@ -10,7 +10,8 @@ import urllib.parse
 import uuid
 
 import pytest
-from live import Site, eventually, in_parallel, new_box
+from live import Site, in_parallel, new_box
+from waiting import eventually
 
 SHOWN = 16  # SK_REMOTES_MAX
 MANY = 2 * SHOWN + 8  # three goes

@@ -5,7 +5,8 @@ import secrets
 
 import bson
 import pytest
-from live import Box, ago, eventually, fastgpt_operation, fastgpt_record, new_box, now
+from live import Box, ago, fastgpt_operation, fastgpt_record, new_box, now
+from waiting import eventually
 
 OPS = {"ensure": None, "stop": None, "touch": None, "delete": None, "recover": {"action": "retry"}, "archive": None}
 

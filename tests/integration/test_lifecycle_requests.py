@@ -7,7 +7,8 @@ import secrets
 import uuid
 
 import pytest
-from live import Box, ago, eventually, fastgpt_operation, fastgpt_record, new_box, now, stamp
+from live import Box, ago, fastgpt_operation, fastgpt_record, new_box, now, stamp
+from waiting import eventually
 
 TEAM = f"team-{secrets.token_hex(4)}"
 

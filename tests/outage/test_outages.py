@@ -14,7 +14,8 @@ import threading
 import time
 
 import pytest
-from live import Site, eventually, in_parallel, new_box
+from live import Site, in_parallel, new_box
+from waiting import eventually
 
 SANDBOXES = 50
 ROUNDS = 1  # ensure and stop of each sandbox, before the last ensure and its delete

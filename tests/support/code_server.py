@@ -21,6 +21,8 @@ import subprocess
 import tempfile
 import time
 
+from waiting import eventually
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 READY_SECONDS = 60  # generous: templates load numpy, pandas and matplotlib, perhaps under a sanitizer
 END_SECONDS = 40    # the drain of 25 s and a little
@@ -50,18 +52,6 @@ def why_not(folder=None):
     if os.geteuid() != 0:
         return "root is needed: tasks get uids of their own"
     return None
-
-
-def eventually(check, seconds=15, what="it did not happen in time"):
-    """The first true value of check(); fails after `seconds` with `what` (a text, or a function that makes one)."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"after {seconds} s: {what() if callable(what) else what}")
-        time.sleep(0.01)
 
 
 class UidBlock:

@@ -34,6 +34,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "contract"))
 
 from tap import Tap  # noqa: E402
+from waiting import eventually  # noqa: E402
 
 CLEARED = ("SANDKEEP_", "AGENT_SANDBOX_")  # nothing of the caller's shell may choose what a test runs on
 KEPT = ("SANDKEEP_TOOLS_DIR",)
@@ -59,18 +60,6 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def eventually(check, seconds=15, what="it did not happen in time"):
-    """The first true value of check(); fails after `seconds` with `what` (a text, or a function that makes one)."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"after {seconds} s: {what() if callable(what) else what}")
-        time.sleep(0.02)
 
 
 def now():

@@ -22,11 +22,6 @@
 
 static void run(struct code_call *call);
 
-static uint64_t now_ms(void)
-{
-    return uv_hrtime() / 1000000;
-}
-
 /* ---- what a call holds -------------------------------------------------------------------------- */
 bool code_call_buffer(struct code_call *call, int64_t bytes)
 {
@@ -54,7 +49,7 @@ struct code_call *code_call_new(struct code_host *host, struct sk_stream *x, enu
     call->host = host;
     call->x = x;
     call->pool = pool;
-    call->since_ms = now_ms();
+    call->since_ms = sk_mono_ms(&sk_sched_system);
     call->pipe_fd = call->input_fd = -1;
     sk_buf_init(&call->body, (size_t)host->config->api_max_body_mb * 1024 * 1024);
     sk_list_init(&call->stall);
@@ -81,6 +76,7 @@ static void drop_try(struct code_call *call)
     sk_timer_free(call->timer); /* it is about this try */
     call->timer = NULL;
     sk_buf_fini(&call->frame);
+    memset(&call->ended, 0, sizeof(call->ended));
     call->pipe_over = call->child_over = false;
 }
 
@@ -191,7 +187,6 @@ static void finish(struct code_call *call)
     if (!answer(call)) { /* it keeps its place in the pool */
         code_metrics_moved();
         call->kind = CODE_KIND_FULL;
-        call->moved = true;
         drop_try(call);
         run(call);
         return;
@@ -448,13 +443,13 @@ static void run(struct code_call *call)
     }
     if (!code_zygotes_serving(host->zygotes, call->kind)) {
         if (call->stalled_ms == 0)
-            call->stalled_ms = now_ms();
+            call->stalled_ms = sk_mono_ms(&sk_sched_system);
         sk_list_push_back(&host->stalled, &call->stall);
         return;
     }
     if (begin(call)) {
         call->stalled_ms = 0;
-        call->begun_ms = now_ms();
+        call->begun_ms = sk_mono_ms(&sk_sched_system);
         return;
     }
     SK_LOG_WARN("a task cannot be begun", SK_F("kind", code_kind_name(call->kind)), SK_F("reason", strerror(errno)));
@@ -482,7 +477,7 @@ void code_host_pump(struct code_host *host)
     host->pumping = true;
     for (int pool = 0; pool < CODE_POOLS; pool++) {
         struct code_job *job;
-        while ((job = code_queue_next(host->queue, (enum code_pool)pool, (int64_t)now_ms())) != NULL) {
+        while ((job = code_queue_next(host->queue, (enum code_pool)pool, sk_mono_ms(&sk_sched_system))) != NULL) {
             struct code_call *call = SK_LIST_ENTRY(struct code_call, job, job);
             call->state = CODE_CALL_RUNNING;
             run(call);
@@ -509,7 +504,7 @@ static enum code_kind_index kind_of(const struct code_call *call)
 
 static bool down_for_long(const struct code_host *host, enum code_pool pool)
 {
-    return host->down_ms[pool] != 0 && now_ms() - host->down_ms[pool] >= CODE_ZYGOTE_WAIT_MS;
+    return host->down_ms[pool] != 0 && sk_mono_ms(&sk_sched_system) - host->down_ms[pool] >= CODE_ZYGOTE_WAIT_MS;
 }
 
 void code_call_admit(struct code_call *call)
@@ -536,7 +531,8 @@ void code_call_admit(struct code_call *call)
     if (down_for_long(host, call->pool))
         admission = CODE_NOT_READY;
     else
-        admission = code_queue_add(host->queue, &call->job, call->pool, call->request.queue_id, (int64_t)now_ms());
+        admission =
+            code_queue_add(host->queue, &call->job, call->pool, call->request.queue_id, sk_mono_ms(&sk_sched_system));
     if (admission != CODE_ADMITTED) {
         code_metrics_refused(refused[admission]);
         code_answer_admission(admission, call->pool, &rejection);
@@ -584,7 +580,7 @@ void code_host_sweep(void *arg)
 {
     struct code_host *host = arg;
     struct code_rejection rejection;
-    uint64_t now = now_ms();
+    int64_t now = sk_mono_ms(&sk_sched_system);
 
     SK_LIST_FOREACH (struct code_call, call, &host->receiving, link) {
         if (now - call->since_ms < CODE_BODY_MS)
@@ -608,7 +604,7 @@ void code_host_sweep(void *arg)
     }
     SK_LIST_FOREACH (struct code_call, call, &host->live, link) {
         if (call->state == CODE_CALL_RUNNING && call->child.zygote != NULL &&
-            now - call->begun_ms > (uint64_t)call->child.limits.wall_ms + CODE_OVERDUE_MS)
+            now - call->begun_ms > call->child.limits.wall_ms + CODE_OVERDUE_MS)
             code_child_suspect(&call->child);
     }
 }

@@ -88,13 +88,6 @@ const struct sk_config_key code_config_keys[] = {
 const size_t code_config_key_count = sizeof(code_config_keys) / sizeof(code_config_keys[0]);
 
 /* ---- rules -------------------------------------------------------------------------------------- */
-static int rule(bool holds, FILE *problems, const char *text)
-{
-    if (!holds)
-        fprintf(problems, "%s\n", text);
-    return holds ? 0 : 1;
-}
-
 static bool visible(const char *text)
 {
     for (; *text != '\0'; text++) {
@@ -124,20 +117,21 @@ int code_config_check(void *values, FILE *problems)
     const struct code_config *c = values;
     int n = 0;
 
-    n += rule(visible(c->token), problems,
-              "SANDBOX_TOKEN contains invalid characters. Only ASCII printable characters (no spaces) are allowed.");
-    n += rule(visible(c->host), problems, "SANDBOX_HOST must be an address or a name");
-    n += rule(c->max_buffered_mb >= c->api_max_body_mb, problems,
-              "SANDBOX_MAX_BUFFERED_MB must not be less than SANDBOX_API_MAX_BODY_MB");
-    n += rule(c->run_dir[0] == '/', problems, "SANDKEEP_CODE_RUN_DIR must be an absolute path");
-    n += rule(c->container_root[0] == '\0' || c->container_root[0] == '/', problems,
-              "SANDKEEP_CODE_CONTAINER_ROOT must be an absolute path");
-    n += rule(c->net_policy[0] == '\0' || c->net_policy[0] == '/', problems,
-              "SANDBOX_NET_POLICY must be an absolute path");
-    n += rule(modules_good(c->js_modules), problems,
-              "SANDBOX_JS_ALLOWED_MODULES must be at most 256 module names, separated by commas");
-    n += rule(modules_good(c->python_modules), problems,
-              "SANDBOX_PYTHON_ALLOWED_MODULES must be at most 256 module names, separated by commas");
+    n += sk_config_rule(
+        visible(c->token), problems,
+        "SANDBOX_TOKEN contains invalid characters. Only ASCII printable characters (no spaces) are allowed.");
+    n += sk_config_rule(visible(c->host), problems, "SANDBOX_HOST must be an address or a name");
+    n += sk_config_rule(c->max_buffered_mb >= c->api_max_body_mb, problems,
+                        "SANDBOX_MAX_BUFFERED_MB must not be less than SANDBOX_API_MAX_BODY_MB");
+    n += sk_config_rule(c->run_dir[0] == '/', problems, "SANDKEEP_CODE_RUN_DIR must be an absolute path");
+    n += sk_config_rule(c->container_root[0] == '\0' || c->container_root[0] == '/', problems,
+                        "SANDKEEP_CODE_CONTAINER_ROOT must be an absolute path");
+    n += sk_config_rule(c->net_policy[0] == '\0' || c->net_policy[0] == '/', problems,
+                        "SANDBOX_NET_POLICY must be an absolute path");
+    n += sk_config_rule(modules_good(c->js_modules), problems,
+                        "SANDBOX_JS_ALLOWED_MODULES must be at most 256 module names, separated by commas");
+    n += sk_config_rule(modules_good(c->python_modules), problems,
+                        "SANDBOX_PYTHON_ALLOWED_MODULES must be at most 256 module names, separated by commas");
     return n;
 }
 
@@ -145,11 +139,13 @@ int code_config_warnings(const struct code_config *c, FILE *out)
 {
     int n = 0;
 
-    n += rule(c->token[0] != '\0', out, "SANDBOX_TOKEN is not set: everybody who reaches the port may run code");
-    n += rule(!c->disable_seccomp, out, "SANDBOX_DISABLE_SECCOMP has no effect: the filter stays on");
-    n += rule(!c->log_otel, out, "LOG_ENABLE_OTEL has no effect: logs go to stderr alone");
-    n += rule(!c->allow_unsafe, out, "SANDBOX_ALLOW_UNSAFE is set: tasks may have to share a uid");
-    n += rule(c->check_internal_ip, out, "CHECK_INTERNAL_IP is off: tasks may send requests to private networks");
+    n += sk_config_rule(c->token[0] != '\0', out,
+                        "SANDBOX_TOKEN is not set: everybody who reaches the port may run code");
+    n += sk_config_rule(!c->disable_seccomp, out, "SANDBOX_DISABLE_SECCOMP has no effect: the filter stays on");
+    n += sk_config_rule(!c->log_otel, out, "LOG_ENABLE_OTEL has no effect: logs go to stderr alone");
+    n += sk_config_rule(!c->allow_unsafe, out, "SANDBOX_ALLOW_UNSAFE is set: tasks may have to share a uid");
+    n += sk_config_rule(c->check_internal_ip, out,
+                        "CHECK_INTERNAL_IP is off: tasks may send requests to private networks");
     return n;
 }
 

@@ -67,7 +67,7 @@ static void on_drain_over(void *arg)
     SK_LOG_WARN("the drain is over; tasks that run are killed");
     host->given_up = true;
     code_host_give_up(host);
-    sk_timer_start(host->drain, CODE_PIPE_WAIT_MS, 0);
+    sk_timer_start(host->drain, CODE_KILLED_MS, 0);
 }
 
 static void on_drain(void *arg)
@@ -116,7 +116,7 @@ static void tell(struct code_host *host, enum code_pool pool, bool up)
     if (sk_dependency_state(host->pools_up[pool]) == SK_DEPENDENCY_STARTING)
         return;
     if (host->down_ms[pool] == 0)
-        host->down_ms[pool] = uv_hrtime() / 1000000;
+        host->down_ms[pool] = sk_mono_ms(&sk_sched_system);
     (void)sk_fail(&err, SK_ERR_INTERNAL, "no zygote serves");
     sk_dependency_down(host->pools_up[pool], &err);
 }
@@ -139,15 +139,13 @@ static void announce(struct code_host *host)
 }
 
 /* Python is served as long as the lean kind is; tasks of the full one wait for theirs. At first both must be there. */
-static void on_serving(void *arg, enum code_kind_index kind, bool serving)
+static void on_changed(void *arg)
 {
     struct code_host *host = arg;
     bool js = code_zygotes_serving(host->zygotes, CODE_KIND_JS),
          lean = code_zygotes_serving(host->zygotes, CODE_KIND_LEAN),
          full = code_zygotes_serving(host->zygotes, CODE_KIND_FULL);
 
-    (void)kind;
-    (void)serving;
     tell(host, CODE_POOL_JS, js);
     tell(host, CODE_POOL_PYTHON, lean && (full || host->announced));
     if (!host->announced && js && lean && full)
@@ -179,7 +177,7 @@ static int make_parts(struct code_host *host, const struct code_host_options *op
                                               .pool_size = (int)config->pool_size,
                                               .id_concurrency = (int)config->queue_id_concurrency};
     const struct code_zygotes_events events = {.level = on_level,
-                                               .serving = on_serving,
+                                               .changed = on_changed,
                                                .drain = on_drain,
                                                .reload = on_reload,
                                                .launcher_gone = on_launcher_gone,
@@ -240,12 +238,15 @@ static int open_port_file(const char *path, struct sk_error *err)
 static int write_admin_port(struct code_host *host, const char *path, struct sk_error *err)
 {
     char text[16];
-    int length = snprintf(text, sizeof(text), "%d\n", sk_admin_port(host->admin)), fd = open_port_file(path, err);
-    bool good = fd >= 0 && write(fd, text, (size_t)length) == length;
+    int length = snprintf(text, sizeof(text), "%d\n", sk_admin_port(host->admin)), fd = open_port_file(path, err),
+        result = 0;
 
-    if (fd >= 0)
-        close(fd);
-    return good ? 0 : -1;
+    if (fd < 0)
+        return -1;
+    if (write(fd, text, (size_t)length) != length)
+        result = sk_fail(err, SK_ERR_INTERNAL, "cannot write %s: %s", path, strerror(errno));
+    close(fd);
+    return result;
 }
 
 /* From here on we are nobody: no file of the machine that is not everybody's, no signal to anybody. */
@@ -276,9 +277,9 @@ static int begin(struct code_host *host, const struct code_host_options *options
     if (host->loop == NULL || make_parts(host, options, err) != 0 || listen_at(host, err) != 0 ||
         (host->admin = sk_admin_start(host->loop, host->config->admin_listen, host->health, err)) == NULL)
         return -1;
-    if (options->admin_port_file[0] != '\0' && write_admin_port(host, options->admin_port_file, err) != 0)
+    if (host->config->admin_port_file[0] != '\0' && write_admin_port(host, host->config->admin_port_file, err) != 0)
         return -1;
-    if (options->port_file[0] != '\0' && (host->port_file = open_port_file(options->port_file, err)) < 0)
+    if (host->config->port_file[0] != '\0' && (host->port_file = open_port_file(host->config->port_file, err)) < 0)
         return -1;
     sk_health_register_metrics(host->health);
     code_metrics_register(host);

@@ -21,6 +21,7 @@
 #define CODE_RETRIES_MAX     200
 #define CODE_ZYGOTE_WAIT_MS  10000 /* how long a task waits for a zygote of its kind to come back */
 #define CODE_PIPE_WAIT_MS    1000  /* after a task's end, for the end of its pipe */
+#define CODE_KILLED_MS       1000  /* after the drain, for the tasks that were killed to be over and answered */
 #define CODE_LAST_ANSWERS_MS 100   /* for answers to be written, when the end came suddenly */
 #define CODE_OVERDUE_MS      5000  /* beyond its wall time: then its zygote has lost it */
 #define CODE_WRITE_MS        20000 /* a client that reads nothing of its answer for so long is cut */
@@ -46,13 +47,13 @@ struct code_host {
     struct sk_admin *admin;
     struct sk_timer *drain;
     enum code_level level;
-    int port, port_file;          /* port_file: opened before privileges were given away; -1 = none */
-    struct sk_list receiving;     /* calls whose body is coming, oldest first */
-    struct sk_list live;          /* calls that wait or run */
-    struct sk_list stalled;       /* of those, the ones that run and have no zygote */
-    struct sk_timer *sweep;       /* looks after receiving and stalled */
-    int64_t buffered_bytes;       /* bodies that are held, and answers that are not read yet */
-    uint64_t down_ms[CODE_POOLS]; /* since when a pool that was ready is not; 0 = it is */
+    int port, port_file;         /* port_file: opened before privileges were given away; -1 = none */
+    struct sk_list receiving;    /* calls whose body is coming, oldest first */
+    struct sk_list live;         /* calls that wait or run */
+    struct sk_list stalled;      /* of those, the ones that run and have no zygote */
+    struct sk_timer *sweep;      /* looks after receiving and stalled */
+    int64_t buffered_bytes;      /* bodies that are held, and answers that are not read yet */
+    int64_t down_ms[CODE_POOLS]; /* since when a pool that was ready is not; 0 = it is */
     uint64_t last_task;
     bool announced, draining, given_up, stopping, failed, pumping;
 };
@@ -61,10 +62,9 @@ struct code_host {
 struct code_host_options {
     const struct code_config *config;
     struct sk_config *source;
-    int launcher;                            /* control socket, non-blocking */
-    const char *programs;                    /* folder of the programs: no message shows it */
-    int64_t uid;                             /* to become after start; -1 = stay */
-    const char *port_file, *admin_port_file; /* "" = none */
+    int launcher;         /* control socket, non-blocking */
+    const char *programs; /* folder of the programs: no message shows it */
+    int64_t uid;          /* to become after start; -1 = stay */
 };
 /* Serves until the launcher says DRAIN and the drain has ended, or until the launcher is gone. Returns the exit status.
  * Signals are the launcher's. */
@@ -80,7 +80,7 @@ struct code_call {
     struct sk_stream *x; /* NULL when the client is gone */
     enum code_call_state state;
     enum code_pool pool;
-    uint64_t since_ms; /* its headers came */
+    int64_t since_ms; /* its headers came */
     struct sk_buf body;
     int64_t buffered; /* of host->buffered_bytes */
     struct code_request request;
@@ -92,10 +92,11 @@ struct code_call {
     uv_poll_t *pipe;
     int pipe_fd, input_fd;
     struct sk_buf frame;
-    struct sk_timer *timer;                /* a retry, or the pipe's end */
-    uint64_t number, stalled_ms, begun_ms; /* number: in the log */
+    struct sk_timer *timer; /* a retry, or the pipe's end */
+    uint64_t number;        /* in the log */
+    int64_t stalled_ms, begun_ms;
     int retries;
-    bool moved, pipe_over, child_over, cancelled;
+    bool pipe_over, child_over, cancelled;
     struct code_message ended;
 };
 

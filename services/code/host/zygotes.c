@@ -27,7 +27,7 @@ struct code_zygote {
     /* Questions without an answer yet, and since when it has been silent about them. */
     int questions;
     bool pinged;
-    uint64_t silent_since_ms, born_ms;
+    int64_t silent_since_ms, born_ms;
 };
 
 struct code_zygotes {
@@ -36,7 +36,8 @@ struct code_zygotes {
     int launcher;
     uv_poll_t *poll;
     struct sk_timer *ping, *watch;
-    uint64_t watch_due_ms, last_task, last_ping;
+    int64_t watch_due_ms;
+    uint64_t last_task, last_ping;
     struct sk_list zygotes; /* oldest first */
     struct code_zygotes_counts counts;
 };
@@ -46,11 +47,6 @@ const char *code_kind_name(enum code_kind_index kind)
     static const char *const names[CODE_KINDS] = {"js", "python", "python-full"};
 
     return names[kind];
-}
-
-static uint64_t now_ms(void)
-{
-    return uv_hrtime() / 1000000;
 }
 
 static void free_poll(uv_handle_t *handle)
@@ -126,9 +122,9 @@ static void ask(struct code_zygote *z)
     struct code_zygotes *owner = z->owner;
 
     if (z->questions++ == 0)
-        z->silent_since_ms = now_ms();
+        z->silent_since_ms = sk_mono_ms(&sk_sched_system);
     if (!sk_timer_active(owner->watch)) {
-        owner->watch_due_ms = now_ms() + WATCH_MS;
+        owner->watch_due_ms = sk_mono_ms(&sk_sched_system) + WATCH_MS;
         sk_timer_start(owner->watch, WATCH_MS, 0);
     }
 }
@@ -248,7 +244,7 @@ static void lose(struct code_zygote *z)
     if (!retired)
         owner->counts.lost[kind]++;
     if (served && serving(owner, kind) == NULL)
-        owner->events.serving(owner->events.arg, kind, false);
+        owner->events.changed(owner->events.arg);
     while (!sk_list_empty(&children)) {
         struct code_child *child = SK_LIST_ENTRY(struct code_child, sk_list_pop_front(&children), link);
         child->ops->lost(child, child->started);
@@ -284,14 +280,14 @@ static void hear(struct code_zygote *z, const struct code_message *message)
     struct code_zygotes *owner = z->owner;
     struct code_child *child;
 
-    z->silent_since_ms = now_ms();
+    z->silent_since_ms = sk_mono_ms(&sk_sched_system);
     switch (message->kind) {
     case CODE_MSG_HELLO:
         if (z->hello)
             break;
         z->hello = true;
         SK_LOG_INFO("zygote serves", SK_F("kind", code_kind_name(z->kind)), SK_FI("zygote", z->id));
-        owner->events.serving(owner->events.arg, z->kind, true);
+        owner->events.changed(owner->events.arg);
         break;
     case CODE_MSG_STARTED:
         answered(z);
@@ -364,11 +360,11 @@ static void suspect(struct code_zygote *z)
     if (!code_send(owner->launcher, &message, NULL, 0))
         return; /* tried again at the next watch */
     SK_LOG_WARN("a zygote has not answered", SK_F("kind", code_kind_name(z->kind)), SK_FI("zygote", z->id),
-                SK_FI("ms", now_ms() - (z->hello ? z->silent_since_ms : z->born_ms)));
+                SK_FI("ms", sk_mono_ms(&sk_sched_system) - (z->hello ? z->silent_since_ms : z->born_ms)));
     z->suspect = true;
     owner->counts.suspects[z->kind]++;
     if (served && serving(owner, z->kind) == NULL)
-        owner->events.serving(owner->events.arg, z->kind, false);
+        owner->events.changed(owner->events.arg);
 }
 
 static void on_ping(void *arg)
@@ -378,7 +374,7 @@ static void on_ping(void *arg)
     SK_LIST_FOREACH (struct code_zygote, z, &zygotes->zygotes, link) {
         struct code_message message = {.kind = CODE_MSG_PING};
 
-        if (!z->hello && !z->suspect && now_ms() - z->born_ms >= CODE_HELLO_MS)
+        if (!z->hello && !z->suspect && sk_mono_ms(&sk_sched_system) - z->born_ms >= CODE_HELLO_MS)
             suspect(z);
         if (z->pinged || !z->hello)
             continue;
@@ -399,7 +395,7 @@ void code_child_suspect(struct code_child *child)
 static void on_watch(void *arg)
 {
     struct code_zygotes *zygotes = arg;
-    uint64_t now = now_ms();
+    int64_t now = sk_mono_ms(&sk_sched_system);
     bool late = now > zygotes->watch_due_ms + LATE_MS, open = false;
 
     SK_LIST_FOREACH (struct code_zygote, z, &zygotes->zygotes, link) {
@@ -442,12 +438,11 @@ static void take(struct code_zygotes *zygotes, const struct code_message *messag
     z->fd = *fd;
     *fd = -1;
     z->owner = zygotes;
-    z->born_ms = now_ms();
+    z->born_ms = sk_mono_ms(&sk_sched_system);
     z->id = message->u.zygote.zygote;
     z->kind = (enum code_kind_index)message->u.zygote.language;
     sk_list_init(&z->children);
     sk_list_push_back(&zygotes->zygotes, &z->link);
-    zygotes->counts.came[z->kind]++;
     listen_for(z, UV_READABLE);
 }
 

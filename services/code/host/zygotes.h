@@ -44,7 +44,7 @@ struct code_child {
 
 struct code_zygotes_events {
     void (*level)(void *arg, const struct code_message *message);
-    void (*serving)(void *arg, enum code_kind_index kind, bool serving);
+    void (*changed)(void *arg); /* a kind is served now, or is not any more: code_zygotes_serving() */
     void (*drain)(void *arg);
     void (*reload)(void *arg);
     void (*launcher_gone)(void *arg);
@@ -52,7 +52,7 @@ struct code_zygotes_events {
 };
 
 struct code_zygotes_counts {
-    int64_t came[CODE_KINDS], lost[CODE_KINDS], suspects[CODE_KINDS];
+    int64_t lost[CODE_KINDS], suspects[CODE_KINDS];
 };
 
 struct code_zygotes;

@@ -52,23 +52,6 @@ static struct {
     char sample[512]; /* of an answer that was not expected */
 } s;
 
-int64_t load_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
-int64_t load_cpu_us(void)
-{
-    struct rusage usage;
-
-    getrusage(RUSAGE_SELF, &usage);
-    return ((int64_t)usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec +
-           usage.ru_stime.tv_usec;
-}
-
 static _Noreturn void die(const char *what)
 {
     fprintf(stderr, "sk-bench-code: %s: %s\n", what, strerror(errno));

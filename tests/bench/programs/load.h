@@ -23,6 +23,9 @@ struct load_options {
     int limit;
 };
 
+int64_t load_now_us(void); /* monotonic */
+int64_t load_cpu_us(void); /* user + system of this process */
+
 /* Durations in microseconds, collected by several threads. */
 struct samples {
     pthread_mutex_t lock;
@@ -36,8 +39,6 @@ json_t *samples_json(struct samples *samples);
 /* One value a line. */
 int samples_write(struct samples *samples, const char *path);
 
-int64_t load_now_us(void); /* monotonic */
-int64_t load_cpu_us(void); /* user + system of this process */
 void load_sandbox(const char *tag, int index, char source_id[64], char sandbox_id[64]);
 
 int load_bare(const struct load_options *options);

@@ -1,12 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Collected durations and what is said about them. All are kept: a percentile of a histogram would be as coarse as its
- * buckets. */
+ * The clocks of a load, collected durations and what is said about them. All are kept: a percentile of a histogram
+ * would be as coarse as its buckets. */
 #include "tests/bench/programs/load.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+int64_t load_now_us(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+int64_t load_cpu_us(void)
+{
+    struct rusage usage;
+
+    getrusage(RUSAGE_SELF, &usage);
+    return (int64_t)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec +
+           usage.ru_stime.tv_usec;
+}
 
 void samples_init(struct samples *s)
 {

@@ -12,7 +12,8 @@ import cases_network
 import cases_python
 import cases_raw
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from table import Outcome, need_full
 
 ROWS = cases_js.ROWS + cases_python.ROWS + cases_raw.ROWS + cases_network.ROWS

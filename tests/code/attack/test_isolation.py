@@ -10,7 +10,8 @@ import random
 import threading
 
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from table import RAW_PRELUDE, need_full
 
 TASKS = int(os.environ.get("SANDKEEP_CODE_TASKS", "10000"))

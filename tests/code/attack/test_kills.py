@@ -11,7 +11,8 @@ import threading
 import time
 
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from table import need_full
 
 HEAL_S = 0.5  # from the kill of a zygote to the next success (contract)

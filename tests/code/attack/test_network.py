@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from code_server import CodeServer, eventually
+from code_server import CodeServer
+from waiting import eventually
 from sink import Sink, eventually_closed, private_address
 
 

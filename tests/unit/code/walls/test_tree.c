@@ -18,21 +18,6 @@
 
 #define HEAL_MS 500 /* contract/code.md §1 */
 
-static pid_t parent_of(pid_t pid)
-{
-    char path[64], text[512];
-    FILE *file;
-    int parent = 0;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    file = fopen(path, "re");
-    if (file != NULL && fgets(text, sizeof(text), file) != NULL && strrchr(text, ')') != NULL)
-        sscanf(strrchr(text, ')') + 1, " %*c %d", &parent);
-    if (file != NULL)
-        fclose(file);
-    return parent;
-}
-
 static bool is_named(pid_t pid, const char *name)
 {
     char path[64], text[32] = "";
@@ -60,9 +45,9 @@ static void find(const struct tree *t, pid_t *template, pid_t *zygote)
 
         *template = *zygote = 0;
         for (int i = 0; i < count && i < 16; i++) {
-            if (parent_of(pids[i]) == t->launcher && is_named(pids[i], "sk-template"))
+            if (tree_parent(pids[i]) == t->launcher && is_named(pids[i], "sk-template"))
                 *template = pids[i];
-            if (parent_of(pids[i]) == t->launcher && is_named(pids[i], "sk-zygote"))
+            if (tree_parent(pids[i]) == t->launcher && is_named(pids[i], "sk-zygote"))
                 *zygote = pids[i];
         }
     } while ((*template == 0 || *zygote == 0) && code_now_us() < until);
@@ -192,7 +177,7 @@ START_TEST(test_kill_task)
         tree_await_processes(&t, 3);
         count = tree_processes(&t, pids, 16);
         for (int i = 0; i < count; i++) {
-            if (parent_of(pids[i]) != zygote)
+            if (tree_parent(pids[i]) != zygote)
                 continue;
             goes_first(pids[i]);
             ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
@@ -537,7 +522,7 @@ START_TEST(test_launcher_dies)
     while (alive > 0 && code_now_us() < until) {
         alive = 0;
         for (int i = 0; i < count; i++)
-            alive += parent_of(pids[i]) != 0;
+            alive += tree_parent(pids[i]) != 0;
         poll(NULL, 0, 5);
     }
     ck_assert_int_eq(alive, 0);

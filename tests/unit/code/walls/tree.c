@@ -318,7 +318,7 @@ void tree_run(struct tree *t, const char *program, const struct tree_task *task,
     tree_finish(t, result, number, out);
 }
 
-static pid_t parent_of(pid_t pid)
+pid_t tree_parent(pid_t pid)
 {
     char path[64], text[512];
     FILE *file;
@@ -337,7 +337,7 @@ static pid_t parent_of(pid_t pid)
 static bool below(pid_t pid, pid_t ancestor)
 {
     for (int depth = 0; pid > 1 && depth < 16; depth++) {
-        pid = parent_of(pid);
+        pid = tree_parent(pid);
         if (pid == ancestor)
             return true;
     }

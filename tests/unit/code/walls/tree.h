@@ -67,6 +67,7 @@ void tree_run(struct tree *t, const char *program, const struct tree_task *task,
 void tree_await(int fd, struct code_message *message, int *first_fd);
 /* Processes below the launcher, it excluded; the pids into `pids` (may be NULL) when there is room. */
 int tree_processes(const struct tree *t, pid_t *pids, int room);
+pid_t tree_parent(pid_t pid); /* 0 when it is gone */
 /* Open descriptors of a process. */
 int tree_descriptors(pid_t pid);
 /* Waits up to 5 s until the launcher has this many descendants. */
