@@ -8,13 +8,13 @@
 #include "common/log/log.h"
 #include "services/code/cgroup.h"
 #include "services/code/landlock.h"
+#include "services/code/root.h"
 #include "services/code/selftest.h"
 #include "services/code/template.h"
 #include "services/code/userns.h"
 #include "services/code/walls.h"
 #include "services/code/zygote.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -32,7 +32,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define ROOT_PREFIX  "sandkeep-code-"
 #define UIDS_FREE_US 2000000
 #define ACTED_US     100000 /* after something was begun, a language is looked at again */
 
@@ -77,7 +76,7 @@ struct launcher {
     int host, children, lifeline[2];
     enum code_level level;
     struct code_cgroup cgroup;
-    char root[CODE_PATH_MAX];
+    struct code_root root;
     uint64_t last_id;
     bool draining, stopping, host_ended; /* host_ended: its pid is nobody's any more */
     int host_status;                     /* of wait, then */
@@ -110,7 +109,8 @@ static void died(struct language *lang, int64_t since_us)
 
 static const char *root_of(const struct launcher *l, enum code_level level)
 {
-    return level == CODE_LEVEL_CONTAINER && l->config->container_root != NULL ? l->config->container_root : l->root;
+    return level == CODE_LEVEL_CONTAINER && l->config->container_root != NULL ? l->config->container_root
+                                                                              : l->root.path;
 }
 
 /* --- templates --- */
@@ -660,28 +660,6 @@ static int measure(struct launcher *l, uint32_t uid_count, struct sk_error *err)
     return 0;
 }
 
-/* What launchers that were killed left: empty folders, and the file of the self-test. One that is not empty, or whose
- * pid lives, stays. */
-static void sweep(const char *run_dir)
-{
-    DIR *dir = opendir(run_dir);
-    struct dirent *entry;
-
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        bool canary = strncmp(entry->d_name, CODE_CANARY_PREFIX, strlen(CODE_CANARY_PREFIX)) == 0;
-        const char *prefix = canary ? CODE_CANARY_PREFIX : ROOT_PREFIX;
-        long pid;
-
-        if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)
-            continue;
-        pid = strtol(entry->d_name + strlen(prefix), NULL, 10);
-        if (pid > 0 && kill((pid_t)pid, 0) != 0 && errno == ESRCH)
-            unlinkat(dirfd(dir), entry->d_name, canary ? 0 : AT_REMOVEDIR);
-    }
-    if (dir != NULL)
-        closedir(dir);
-}
-
 static int begin(struct launcher *l, struct sk_error *err)
 {
     uint32_t uid = l->config->uid_base;
@@ -721,12 +699,8 @@ static int begin(struct launcher *l, struct sk_error *err)
         files.rlim_cur = files.rlim_max < 4096 ? files.rlim_max : 4096;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    sweep(l->config->run_dir);
-    snprintf(l->root, sizeof(l->root), "%s/" ROOT_PREFIX "%d-XXXXXX", l->config->run_dir, (int)getpid());
-    if (mkdtemp(l->root) == NULL || chmod(l->root, 0755) != 0) {
-        l->root[0] = '\0';
-        return sk_fail(err, SK_ERR_INTERNAL, "cannot make a folder in %s: %s", l->config->run_dir, strerror(errno));
-    }
+    if (code_root_make(l->config->run_dir, &l->root, err) != 0)
+        return -1;
     snprintf(tag, sizeof(tag), "%d", (int)getpid());
     if (!l->config->no_cgroup)
         code_cgroup_prepare(&l->cgroup, tag);
@@ -762,8 +736,7 @@ static void end(struct launcher *l)
         }
     }
     code_cgroup_remove(&l->cgroup);
-    if (l->root[0] != '\0')
-        rmdir(l->root);
+    code_root_remove(&l->root);
     if (l->lifeline[0] >= 0)
         close(l->lifeline[0]);
     if (l->children >= 0)
@@ -779,7 +752,7 @@ int code_launcher_run(const struct code_launcher_config *config, int host, struc
         return sk_fail(err, SK_ERR_INTERNAL, "out of memory");
     l->config = config;
     l->host = host;
-    l->children = l->lifeline[0] = l->lifeline[1] = -1;
+    l->children = l->lifeline[0] = l->lifeline[1] = l->root.lock = -1;
     rc = begin(l, err);
     while (rc == 0 && !l->stopping)
         turn(l);

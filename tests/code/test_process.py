@@ -146,3 +146,36 @@ def test_a_flood_of_headers_costs_the_host_nothing():
         assert server.value("js", flood) == "Request headers too large"
         assert server.memory() - before < 48 * 1024 * 1024
         assert server.metrics()["sandkeep_code_http_held_bytes"] == 0
+
+
+def roots(run_dir):
+    return sorted(path.name for path in run_dir.glob("sandkeep-code-*"))
+
+
+def test_what_a_killed_launcher_left_goes_with_the_next_start():
+    """Even while its pid is still there: nobody has waited for it yet."""
+    killed = CodeServer().start()
+    try:
+        run_dir = killed.folder / "run"
+        left = roots(run_dir)
+        assert len(left) == 1
+        os.kill(killed.pid, signal.SIGKILL)
+        eventually(lambda: [kind for _, kind in killed.children()] == ["launcher"], what="its tree lives on")
+        assert roots(run_dir) == left
+        with CodeServer({"SANDKEEP_CODE_RUN_DIR": run_dir}) as server:
+            assert len(roots(run_dir)) == 1 and roots(run_dir) != left
+            assert server.value("js", "function main() { return 1 }") == 1
+        assert not roots(run_dir)
+    finally:
+        killed.close(check=False)
+
+
+def test_two_launchers_share_a_run_folder():
+    with CodeServer() as first:
+        run_dir = first.folder / "run"
+        with CodeServer({"SANDKEEP_CODE_RUN_DIR": run_dir}) as second:
+            assert len(roots(run_dir)) == 2
+            for server in (first, second):
+                assert server.value("python", "def main():\n    return 1") == 1
+        assert len(roots(run_dir)) == 1
+        assert first.value("js", "function main() { return 2 }") == 2
