@@ -22,11 +22,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define OPEN_BEFORE_MAX 256
+
 struct template
 {
     struct code_walls walls;
     int launcher, children;
     int own_pid_namespace;
+    bool open_before[OPEN_BEFORE_MAX]; /* descriptors that are not the runtime's */
 };
 
 /* Entries of a folder of numbers below /proc/self: threads, descriptors. */
@@ -57,21 +60,29 @@ static bool ends_with(const char *text, const char *end)
     return length >= wanted && strcmp(text + length - wanted, end) == 0;
 }
 
-/* Notes a descriptor that the runtime opened and tasks may keep. */
+static int note_descriptor(struct template *t, int fd)
+{
+    if (fd < OPEN_BEFORE_MAX)
+        t->open_before[fd] = true;
+    return 0;
+}
+
+/* Notes a descriptor that the runtime opened and tasks may keep. Any other is closed in them, and a fault: what holds
+ * it would read and write there what has its number then. */
 static int keep_descriptor(struct template *t, int fd)
 {
     const char *const *keep = t->walls.kind->keep;
     char link[64], target[CODE_PATH_MAX];
     ssize_t n;
 
-    if (fd < 3 || fd == t->launcher || keep == NULL)
+    if (fd < OPEN_BEFORE_MAX && t->open_before[fd])
         return 0;
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     n = readlink(link, target, sizeof(target) - 1);
     if (n < 0)
         return 0;
     target[n] = '\0';
-    for (int i = 0; keep[i] != NULL; i++) {
+    for (int i = 0; keep != NULL && keep[i] != NULL; i++) {
         if (!ends_with(target, keep[i]))
             continue;
         if (t->walls.kept_count == CODE_KEPT_MAX)
@@ -79,6 +90,8 @@ static int keep_descriptor(struct template *t, int fd)
         t->walls.kept[t->walls.kept_count++] = fd;
         return 0;
     }
+    SK_LOG_WARN("a descriptor is left open after loading", SK_F("runtime", t->walls.kind->runtime->name),
+                SK_F("target", target));
     return 0;
 }
 
@@ -86,6 +99,8 @@ static int load(struct template *t, const char *const *modules, struct sk_error 
 {
     int threads;
 
+    if (each_number("/proc/self/fd", note_descriptor, t) < 0)
+        return sk_fail(err, SK_ERR_INTERNAL, "cannot read /proc/self/fd: %s", strerror(errno));
     if (t->walls.kind->runtime->prepare(modules, err) != 0)
         return -1;
     code_pages_collapse();

@@ -10,9 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The collector asks how much memory the process has. The descriptor is the template's: it tells of nobody else. And
- * where the engine's timers write, /dev/null has to stay: another descriptor of that number would get it. */
-static const char *const keep[] = {"/statm", "/dev/null", NULL};
+/* The collector asks how much memory the process has. The descriptor is the template's: it tells of nobody else. Where
+ * the engine's timers write, /dev/null has to stay: another descriptor of that number would get it. And its source of
+ * random numbers would read from such a one. */
+static const char *const keep[] = {"/statm", "/dev/null", "/dev/urandom", NULL};
 static const char *const calls[] = {"sysinfo", NULL};
 static const struct code_kind kind_js = {.runtime = &code_runtime_js, .calls = calls, .keep = keep};
 

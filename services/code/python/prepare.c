@@ -41,10 +41,9 @@ static int fail(struct sk_error *err, const char *what)
 static int set_environment(struct sk_error *err)
 {
     static const char *const variables[][2] = {
-        {"PATH", "/usr/bin:/bin"}, {"HOME", CODE_TMP_DIR},          {"TMPDIR", CODE_TMP_DIR},
-        {"LANG", "C.UTF-8"},       {"OPENBLAS_NUM_THREADS", "1"},   {"OMP_NUM_THREADS", "1"},
-        {"MKL_NUM_THREADS", "1"},  {"NUMEXPR_NUM_THREADS", "1"},    {"NUMEXPR_MAX_THREADS", "1"},
-        {"BLIS_NUM_THREADS", "1"}, {"VECLIB_MAXIMUM_THREADS", "1"},
+        {"PATH", "/usr/bin:/bin"},    {"LANG", "C.UTF-8"},       {"OPENBLAS_NUM_THREADS", "1"},
+        {"OMP_NUM_THREADS", "1"},     {"MKL_NUM_THREADS", "1"},  {"NUMEXPR_NUM_THREADS", "1"},
+        {"NUMEXPR_MAX_THREADS", "1"}, {"BLIS_NUM_THREADS", "1"}, {"VECLIB_MAXIMUM_THREADS", "1"},
     };
     const char *zone = getenv("TZ");
     char *kept = zone == NULL ? NULL : strdup(zone);
@@ -172,8 +171,9 @@ static bool keep_attribute(PyObject **slot, const char *module, const char *name
 
 static bool load_modules(const char *const *modules)
 {
-    PyObject *given = PyDict_New(), *names = PyList_New(0), *space = NULL, *result = NULL;
-    bool ok = given != NULL && names != NULL;
+    PyObject *given = PyDict_New(), *names = PyList_New(0), *own = PyUnicode_FromString(CODE_TMP_DIR), *space = NULL,
+             *result = NULL;
+    bool ok = given != NULL && names != NULL && own != NULL;
 
     for (; ok && modules != NULL && *modules != NULL; modules++) {
         PyObject *name = PyUnicode_FromString(*modules);
@@ -182,7 +182,7 @@ static bool load_modules(const char *const *modules)
         Py_XDECREF(name);
     }
     ok = ok && PyDict_SetItemString(given, "full", python_state.full ? Py_True : Py_False) == 0 &&
-         PyDict_SetItemString(given, "modules", names) == 0;
+         PyDict_SetItemString(given, "modules", names) == 0 && PyDict_SetItemString(given, "own", own) == 0;
     space = ok ? run_source(code_python_warm, "warm.py", given) : NULL;
     if (space != NULL)
         result = PyObject_CallNoArgs(PyDict_GetItemString(space, "run"));
@@ -191,6 +191,7 @@ static bool load_modules(const char *const *modules)
          keep_attribute(&python_state.stdlib, "sys", "stdlib_module_names");
     Py_XDECREF(given);
     Py_XDECREF(names);
+    Py_XDECREF(own);
     Py_XDECREF(space);
     Py_XDECREF(result);
     return ok;
@@ -318,36 +319,6 @@ static int one_thread(struct sk_error *err)
     return sk_fail(err, SK_ERR_INTERNAL, "python: %d threads after loading", count);
 }
 
-/* matplotlib writes its list of fonts somewhere: a folder for the time of loading. */
-static bool set_config_folder(PyObject *variables, const char *folder)
-{
-    PyObject *value = PyUnicode_FromString(folder);
-    bool ok = value != NULL && PyMapping_SetItemString(variables, "MPLCONFIGDIR", value) == 0;
-
-    Py_XDECREF(value);
-    return ok;
-}
-
-static int load_all(const char *const *modules, struct sk_error *err)
-{
-    char folder[] = "/tmp/sandkeep-python-XXXXXX";
-    bool made = python_state.full && mkdtemp(folder) != NULL;
-    PyObject *result = NULL, *remove = NULL, *variables = NULL;
-    int rc = 0;
-
-    if (!add_packages() || !keep_attribute(&variables, "os", "environ") ||
-        !set_config_folder(variables, made ? folder : CODE_TMP_DIR "/matplotlib") || !load_modules(modules) ||
-        !set_config_folder(variables, CODE_TMP_DIR "/matplotlib"))
-        rc = fail(err, "modules");
-    if (made && keep_attribute(&remove, "shutil", "rmtree"))
-        result = PyObject_CallFunction(remove, "si", folder, 1);
-    PyErr_Clear();
-    Py_XDECREF(result);
-    Py_XDECREF(remove);
-    Py_XDECREF(variables);
-    return rc;
-}
-
 static int freeze(struct sk_error *err)
 {
     PyObject *gc = PyImport_ImportModule("gc"), *result;
@@ -369,8 +340,10 @@ static int prepare(bool full, const char *const *modules, struct sk_error *err)
     python_state.full = full;
     if (!python_log_init())
         return sk_fail(err, SK_ERR_INTERNAL, "python: log: %s", strerror(errno));
-    if (set_environment(err) != 0 || start(err) != 0 || load_all(modules, err) != 0)
+    if (set_environment(err) != 0 || start(err) != 0)
         return -1;
+    if (!add_packages() || !load_modules(modules))
+        return fail(err, "modules");
     if (!keep_scanner() || !keep_seeds() || !keep_paths() || !python_encode_init() ||
         !keep_attribute(&python_state.normalize, "unicodedata", "normalize") || !load_helpers())
         return fail(err, "helpers");

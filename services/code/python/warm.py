@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads and warms up everything a task may use, in the template. After it no extension module is loaded any more, so that
-a task never maps executable memory, and nothing random has been drawn. `full`, `modules` are set before."""
+a task never maps executable memory, and nothing random has been drawn. `full`, `modules` and `own`, the folder of a task,
+are set before."""
 import importlib
 import os
 import sys
 
 HEAVY = ("numpy", "pandas", "matplotlib")
+# The home while everything is loaded, as root: nobody can put anything there, neither fonts nor settings.
+NOWHERE = "/dev/null/nowhere"
 # Refused by name (A6), and the modules in C below them.
 DENIED = frozenset("""os subprocess shutil pathlib glob tempfile multiprocessing threading concurrent ctypes importlib runpy code
     codeop compileall socket http urllib ftplib smtplib poplib imaplib xmlrpc socketserver ssl asyncio selectors select signal
@@ -49,8 +52,9 @@ def load(name, needed):
 
 
 def quietly(work):
-    """Runs `work` with no program started and no thread made: matplotlib's search for fonts tries both."""
+    """Runs `work` with no program started, no thread and no folder made: matplotlib tries all three."""
     import subprocess
+    import tempfile
     import threading
 
     class Timer:
@@ -64,12 +68,26 @@ def quietly(work):
     def no_program(*args, **kwargs):
         raise FileNotFoundError("no programs while loading")
 
-    kept = subprocess.check_output, subprocess.Popen, threading.Timer
+    kept = subprocess.check_output, subprocess.Popen, threading.Timer, tempfile.mkdtemp
     subprocess.check_output, subprocess.Popen, threading.Timer = no_program, no_program, Timer
+    tempfile.mkdtemp = lambda *args, **kwargs: NOWHERE
     try:
         return work()
     finally:
-        subprocess.check_output, subprocess.Popen, threading.Timer = kept
+        subprocess.check_output, subprocess.Popen, threading.Timer, tempfile.mkdtemp = kept
+
+
+class Unwritten:
+    """Instead of matplotlib's lock on its list of fonts: what it writes there, and cannot, is not missed."""
+
+    def __init__(self, path):
+        pass
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, trace):
+        return kind is not None and issubclass(kind, OSError)
 
 
 def load_lean():
@@ -86,6 +104,23 @@ def load_lean():
             load(name, True)
 
 
+def load_alone(package):
+    """The extension modules of a package, without the package: it is large, and few tasks need it (PDF)."""
+    import importlib.util
+    for folder in sys.path:
+        for name in sorted(extensions(os.path.join(folder, package), package)):
+            parent = os.path.join(folder, *name.split(".")[:-1])
+            file = next(os.path.join(parent, found) for found in os.listdir(parent)
+                        if found.startswith(name.rsplit(".", 1)[-1] + ".") and found.endswith(".so"))
+            spec = importlib.util.spec_from_file_location(name, file)
+            try:
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+            except Exception:  # it needs its package: then a task is told that it cannot be loaded
+                continue
+            sys.modules.setdefault(name, module)
+
+
 def namespace(name):
     """A package of packages, as its .pth file makes it where site is loaded: its own file would load pkg_resources for that."""
     folders = [os.path.join(folder, name) for folder in sys.path if os.path.isdir(os.path.join(folder, name))]
@@ -95,8 +130,13 @@ def namespace(name):
 
 
 def load_full():
+    import logging
+    for name in ("matplotlib", "PIL", "fontTools"):  # their remarks are for a terminal, not for the task's log
+        logging.getLogger(name).addHandler(logging.NullHandler())
     namespace("mpl_toolkits")
     wanted = [name for name in HEAVY if name in modules]
+    if "matplotlib" in wanted:
+        load("matplotlib.cbook", True)._lock_path = Unwritten
     for name in wanted:
         load(name, True)
     if "numpy" in wanted or "pandas" in wanted:
@@ -111,9 +151,8 @@ def load_full():
         wide = sorted({font.name for font in matplotlib.font_manager.fontManager.ttflist
                        if any(word in font.name for word in ("CJK SC", "WenQuanYi", "Source Han Sans", "SimHei"))})
         matplotlib.rcParams["font.family"] = ["sans-serif"] + wide[:1]
-    import logging
-    for name in ("matplotlib", "PIL"):  # their remarks are for a terminal, not for the task's log
-        logging.getLogger(name).addHandler(logging.NullHandler())
+    if "matplotlib" in wanted:
+        load_alone("fontTools")
     for package in HEAVY + ("PIL", "kiwisolver", "contourpy", "dateutil", "pytz"):
         found = sys.modules.get(package)
         if found is None:
@@ -171,11 +210,14 @@ def use_full():
             list(frame.groupby("k")["v"].sum())
 
 
-def forget_folders():
-    """What libraries have found out about folders: those of the template are not there in a task."""
+def forget_machine():
+    """What libraries hold of the template's folders and files: a task has its own folders, and of files none that is open."""
+    os.environ.update({"HOME": own, "TMPDIR": own, "MPLCONFIGDIR": own + "/matplotlib"})
     if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = os.environ["TMPDIR"]
+        sys.modules["tempfile"].tempdir = own
     if "matplotlib" in sys.modules:
+        # A font keeps its file open: the task would read from whatever has that descriptor.
+        sys.modules["matplotlib.font_manager"]._get_font.cache_clear()
         for function in (sys.modules["matplotlib"].get_configdir, sys.modules["matplotlib"].get_cachedir):
             for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
                 if name == "called":
@@ -189,11 +231,13 @@ def no_extension(spec, file=None):
 def run():
     """Everything; then the door is shut: no extension module after this."""
     os.register_at_fork = lambda **hooks: None  # the child is forked in C and reseeded in C
+    os.environ.update({"HOME": NOWHERE, "TMPDIR": NOWHERE, "MPLCONFIGDIR": NOWHERE})
+    os.chdir("/")  # where libraries look for settings too
     load_lean()
     use_lean()
     if full:
         quietly(load_full)
         quietly(use_full)
-    forget_folders()
+    forget_machine()
     sys.modules["_imp"].create_dynamic = no_extension
     importlib.invalidate_caches()
