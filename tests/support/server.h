@@ -22,7 +22,7 @@ struct sk_test_server {
 
 /* A port that was free a moment ago. */
 int sk_test_free_port(void);
-/* Starts it and waits until it answers (15 s). `extra` may be NULL. */
+/* Starts it and waits until it answers (30 s). `extra` may be NULL. */
 void sk_test_server_start(struct sk_test_server *server, int kind, const char *extra);
 /* Starts it again on the same port and folder. */
 void sk_test_server_again(struct sk_test_server *server);

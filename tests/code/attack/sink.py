@@ -107,7 +107,7 @@ def private_address():
     return None
 
 
-def eventually_closed(sink, seconds=5):
+def eventually_closed(sink, seconds=15):
     deadline = time.monotonic() + seconds
     while sink.open and time.monotonic() < deadline:
         time.sleep(0.01)

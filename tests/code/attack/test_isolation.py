@@ -261,7 +261,7 @@ def test_files_of_tasks_are_gone_with_them(server):
         filled = list(pool.map(lambda _: server.value("python", code), range(60)))
     server.wait_idle()
     assert all(15 << 20 <= n <= 16 << 20 for n in filled), filled
-    assert shared_memory_kib() - before < 128 << 10  # others have such memory too
+    eventually(lambda: shared_memory_kib() - before < 128 << 10, 30)  # others have such memory too
 
 
 def test_half_requests_hold_no_more_than_the_budget():
@@ -275,7 +275,7 @@ def main():
     sent, block = 0, b' ' * 65536
     while sent < 29 << 20:
         sent += os.write(line, block)
-    time.sleep(1)
+    time.sleep(3)
     return sent
 def exists(fd):
     try:
@@ -294,7 +294,7 @@ def exists(fd):
         watcher = threading.Thread(target=watch)
         watcher.start()
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
-            answers = list(pool.map(lambda _: server.run("python", code, timeoutMs=2500), range(12)))
+            answers = list(pool.map(lambda _: server.run("python", code, timeoutMs=9000), range(12)))
         ended.set()
         watcher.join()
         assert all(body["success"] or body["data"]["error"]["code"] == "timeout" for _, body in answers), answers

@@ -331,11 +331,12 @@ START_TEST(test_idle_timeout)
     /* A byte each 50 ms keeps a request alive for the idle time-out. */
     begin(&f, h_drip);
     start = now_us();
-    ck_assert_int_eq(send_request(&f,
-                                  &(struct sk_http_request){
-                                      .method = "GET", .url = f.url, .idle_timeout_ms = 400, .total_timeout_ms = 900}),
+    ck_assert_int_eq(send_request(&f, &(struct sk_http_request){.method = "GET",
+                                                                .url = f.url,
+                                                                .idle_timeout_ms = 1300,
+                                                                .total_timeout_ms = 1700}),
                      -1);
-    ck_assert_int_ge(now_us() - start, 890000);
+    ck_assert_int_ge(now_us() - start, 1690000);
     end(&f);
 }
 END_TEST

@@ -133,7 +133,7 @@ static bool serve(struct js_broker *broker, int fd, json_t **waiting, int *count
 
 char *js_run_text(struct code_task *task, int memory_mb, struct js_broker *broker, int *status, size_t *length)
 {
-    static const struct code_limits ordinary = {.timeout_ms = 10000,
+    static const struct code_limits ordinary = {.timeout_ms = 60000,
                                                 .output_bytes = 10 << 20,
                                                 .log_bytes = 1 << 20,
                                                 .request_max = 30,

@@ -482,8 +482,8 @@ int main(int argc, char **argv)
     for (size_t t = 0; t < sizeof(tables) / sizeof(tables[0]); t++)
         count += *tables[t].count;
     tcase_add_loop_test(cases, test_cases, 0, count);
-    tcase_set_timeout(cases, 60);
-    tcase_set_timeout(others, 60);
+    tcase_set_timeout(cases, 120);
+    tcase_set_timeout(others, 120);
     for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++)
         tcase_add_test(others, tests[i]);
     suite_add_tcase(suite, cases);

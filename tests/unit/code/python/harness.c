@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +76,7 @@ struct code_task task_of(const char *code, const char *variables)
         .code_length = strlen(code),
         .variables = variables == NULL ? "{}" : variables,
         .tmp_dir = task_directory(),
-        .limits = {.timeout_ms = 20000,
+        .limits = {.timeout_ms = 60000,
                    .output_bytes = 10 << 20,
                    .log_bytes = 1 << 20,
                    .tmp_bytes = 16 << 20,
@@ -300,8 +301,9 @@ int run_suite(const char *name, const struct code_runtime *runtime, const TTest 
     SRunner *runner;
     int failed;
 
+    (void)signal(SIGPIPE, SIG_IGN); /* a task may end before it is answered */
     prepare_or_exit(runtime);
-    tcase_set_timeout(tcase, 50);
+    tcase_set_timeout(tcase, 120);
     for (size_t i = 0; i < count; i++)
         tcase_add_test(tcase, tests[i]);
     suite_add_tcase(suite, tcase);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Why tasks end: the rule by itself, and each reason through a real zygote. */
-#define SK_CHECK_TIMEOUT 40
+#define SK_CHECK_TIMEOUT 120
 #include "services/code/ends.h"
 #include "services/code/runtime.h"
 #include "tests/unit/check_main.h"
@@ -79,7 +79,7 @@ static void reasons(bool no_cgroup)
         {"foreign i386", {0}, CODE_END_CRASHED, -1, SIGSYS},
         {"spin", {.wall_ms = 150}, CODE_END_TIMEOUT, -1, SIGKILL},
         {"sleep 5000", {.wall_ms = 150}, CODE_END_TIMEOUT, -1, SIGKILL},
-        {"spin", {.cpu_ms = 1000}, CODE_END_TIMEOUT, -1, SIGXCPU},
+        {"spin", {.cpu_ms = 1000, .wall_ms = 60000}, CODE_END_TIMEOUT, -1, SIGXCPU},
         {"alloc 40\nalloc 20\nalloc 20\ncrash", {.memory_mb = 64}, CODE_END_MEMORY, -1, SIGSEGV},
         {"alloc 50\nexit 1", {.memory_mb = 64}, CODE_END_MEMORY, 1, 0},
         {"alloc 20\nexit 1", {.memory_mb = 64}, CODE_END_CRASHED, 1, 0},

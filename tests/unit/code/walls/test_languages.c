@@ -2,7 +2,7 @@
  *
  * The real languages behind the real walls: that they run there at all, with what they need and no more. What they
  * answer in every detail is tested beside them. */
-#define SK_CHECK_TIMEOUT 120
+#define SK_CHECK_TIMEOUT 170
 #include "tests/unit/check_main.h"
 #include "tree.h"
 

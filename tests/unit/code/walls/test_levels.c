@@ -2,7 +2,7 @@
  *
  * Levels of isolation: what the self-test measures here, that it notices a missing wall, and that a lower level still
  * holds. */
-#define SK_CHECK_TIMEOUT 60
+#define SK_CHECK_TIMEOUT 120
 #include "services/code/landlock.h"
 #include "services/code/runtime.h"
 #include "services/code/selftest.h"

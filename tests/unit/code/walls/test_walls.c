@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Each wall, tried in vain by a task, behind the filter and (kind toy-naked) without it. */
-#define SK_CHECK_TIMEOUT 60
+#define SK_CHECK_TIMEOUT 120
 #include "services/code/filter.h"
 #include "tests/unit/check_main.h"
 #include "toy.h"
@@ -275,6 +275,7 @@ START_TEST(test_naked)
     struct tree t;
     uint64_t number;
     static struct tree_outcome other;
+    const struct tree_task held = {.held = true, .wall_ms = 60000};
     struct code_message message;
     uint64_t second;
     char program[1024] = "kill -1 9\n";
@@ -288,7 +289,7 @@ START_TEST(test_naked)
             snprintf(program + strlen(program), sizeof(program) - strlen(program), "kill %d 0\n", pid);
     }
     /* A sibling that lives cannot be signalled, though its number is known. */
-    result = tree_begin(&t, "pid\nsleep 400", NULL, &number);
+    result = tree_begin(&t, TREE_HELD, &held, &number);
     tree_await(t.zygote, &message, NULL); /* STARTED */
     pipe = tree_begin(&t, program, NULL, &second);
     tree_finish(&t, pipe, second, &other);
@@ -296,6 +297,7 @@ START_TEST(test_naked)
     ck_assert_msg(strncmp(other.text, "kill: ok\n", 9) == 0 && strstr(other.text + 9, "ok") == NULL &&
                       strstr(other.text, "kill: EPERM\n") != NULL,
                   "%s", other.text);
+    tree_let_go(result);
     tree_finish(&t, result, number, &out);
     ck_assert_int_eq((int)out.ended.u.ended.end, CODE_END_DONE);
     tree_end(&t);

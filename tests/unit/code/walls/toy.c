@@ -173,6 +173,14 @@ static void do_connect(struct toy *t)
         close(fd);
 }
 
+static void do_filler(struct toy *t, long bytes)
+{
+    if (bytes < 0 || (size_t)bytes > sizeof(t->out) - t->length)
+        bytes = (long)(sizeof(t->out) - t->length);
+    memset(t->out + t->length, '.', (size_t)bytes);
+    t->length += (size_t)bytes;
+}
+
 static void do_seed(struct toy *t)
 {
     char text[2 * CODE_SEED_SIZE + 1];
@@ -261,6 +269,8 @@ static void command(struct toy *t, const char *line)
         say_number(t, "pid", getpid());
     else if (strcmp(word, "state") == 0)
         say_number(t, "state", shared_state++);
+    else if (strcmp(word, "filler") == 0)
+        do_filler(t, a);
     else if (strcmp(word, "seed") == 0)
         do_seed(t);
     else if (strcmp(word, "environment") == 0)

@@ -26,7 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define WAIT_US 15000000
+#define WAIT_US 30000000
 
 static char program_path[512];
 
@@ -147,7 +147,7 @@ int tree_start_launcher(struct tree *t, const struct tree_options *options, int 
     }
     close(pair[1]);
     t->host = polled.fd = pair[0];
-    ck_assert_int_eq(poll(&polled, 1, 15000), 1);
+    ck_assert_int_eq(poll(&polled, 1, WAIT_US / 1000), 1);
     {
         int fds[CODE_FDS_MAX];
         size_t count;
@@ -238,6 +238,8 @@ int tree_begin(struct tree *t, const char *program, const struct tree_task *opti
     fds[0] = code_input_create(&task);
     ck_assert_int_ge(fds[0], 0);
     ck_assert_int_eq(pipe2(result, O_CLOEXEC), 0);
+    if (options->held)
+        ck_assert_int_gt(fcntl(result[1], F_SETPIPE_SZ, 4096), 0);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, rpc), 0);
     fds[1] = result[1];
     fds[2] = rpc[1];
@@ -261,6 +263,17 @@ void tree_kill(struct tree *t, uint64_t number, enum code_end why)
     message.u.kill.task = number;
     message.u.kill.end = why;
     ck_assert(code_send(t->zygote, &message, NULL, 0));
+}
+
+void tree_let_go(int result)
+{
+    char bytes[4096];
+    ssize_t n;
+
+    do
+        n = read(result, bytes, sizeof(bytes));
+    while (n > 0);
+    ck_assert_int_eq((int)n, 0);
 }
 
 /* The pipe is read to its end, which comes with the last process that has it. */
@@ -366,7 +379,7 @@ int tree_processes(const struct tree *t, pid_t *pids, int room)
 
 void tree_await_processes(const struct tree *t, int count)
 {
-    int64_t until = code_now_us() + 5000000;
+    int64_t until = code_now_us() + WAIT_US;
     int now = tree_processes(t, NULL, 0);
 
     while (now != count && code_now_us() < until) {

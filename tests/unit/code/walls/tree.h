@@ -41,6 +41,7 @@ struct tree_outcome {
 
 struct tree_task {
     int64_t memory_mb, wall_ms, cpu_ms, tmp_mb; /* 0 = 64, 10000, 10000, 2 */
+    bool held; /* its pipe takes a page: with a larger result it ends after tree_let_go() */
 };
 
 /* The toy's template program. */
@@ -58,19 +59,23 @@ void tree_end(struct tree *t); /* and nothing is left of it */
 /* Starts a task; the result's pipe is returned, the number in *task. */
 int tree_begin(struct tree *t, const char *program, const struct tree_task *task, uint64_t *number);
 void tree_kill(struct tree *t, uint64_t number, enum code_end why);
+/* The program of a task that is held. */
+#define TREE_HELD "filler 8192"
+/* Reads a held task's result to its end; tree_finish() finds no bytes then. */
+void tree_let_go(int result);
 /* Waits for STARTED and ENDED, or REFUSED, of one task (messages of others are an error) and reads its pipe to the end.
  */
 void tree_finish(struct tree *t, int result, uint64_t number, struct tree_outcome *out);
 /* Begin and finish. */
 void tree_run(struct tree *t, const char *program, const struct tree_task *task, struct tree_outcome *out);
-/* The next message of this socket within 15 s. */
+/* The next message of this socket within 30 s. */
 void tree_await(int fd, struct code_message *message, int *first_fd);
 /* Processes below the launcher, it excluded; the pids into `pids` (may be NULL) when there is room. */
 int tree_processes(const struct tree *t, pid_t *pids, int room);
 pid_t tree_parent(pid_t pid); /* 0 when it is gone */
 /* Open descriptors of a process. */
 int tree_descriptors(pid_t pid);
-/* Waits up to 5 s until the launcher has this many descendants. */
+/* Waits up to 30 s until the launcher has this many descendants. */
 void tree_await_processes(const struct tree *t, int count);
 
 #endif
