@@ -16,6 +16,8 @@ struct code_kind {
     const char *const *readable;
     /* Ends of the names of descriptors that prepare() leaves open and tasks keep ("/statm"); all others are closed. */
     const char *const *keep;
+    /* Libraries that come along and no task uses (pages.h); may be NULL. */
+    const char *const *unused;
     bool tmp;           /* tasks get a writable /tmp of their own */
     bool address_space; /* RLIMIT_AS is as narrow as RLIMIT_DATA; else it has 4 GiB more */
     bool unfiltered;    /* the self-test's alone: what holds without the filter? Never in a language. */

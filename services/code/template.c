@@ -104,6 +104,8 @@ static int load(struct template *t, const char *const *modules, struct sk_error 
     if (t->walls.kind->runtime->prepare(modules, err) != 0)
         return -1;
     code_pages_collapse();
+    (void)code_pages_text();
+    (void)code_pages_leave(t->walls.kind->unused);
     threads = each_number("/proc/self/task", NULL, t);
     if (threads != 1)
         return sk_fail(err, SK_ERR_INTERNAL, "%s has %d threads after loading: it cannot be forked",
