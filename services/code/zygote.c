@@ -451,6 +451,7 @@ _Noreturn void code_zygote_run(struct code_walls *walls, int host, int lifeline)
     struct sk_error err;
 
     prctl(PR_SET_NAME, "sk-zygote");
+    (void)setsid(); /* one for all its tasks, see task.c */
     memset(z, 0, sizeof(*z));
     z->walls = walls;
     z->host = host;
