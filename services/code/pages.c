@@ -4,6 +4,7 @@
 #include "services/code/pages.h"
 
 #include <errno.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -190,8 +191,11 @@ static void leave(const struct mapping *m, int pagemap, void *arg)
 int code_pages_leave(const char *const *libraries)
 {
     struct left left = {.libraries = libraries};
+    void *frame;
 
-    if (libraries != NULL)
-        each_mapping(leave, &left);
+    if (libraries == NULL)
+        return 0;
+    (void)backtrace(&frame, 1); /* libc looks for its unwinder among all libraries, once */
+    each_mapping(leave, &left);
     return left.count;
 }

@@ -7,6 +7,7 @@
 
 #include <check.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -206,5 +207,22 @@ START_TEST(test_children_go_without_libraries)
 }
 END_TEST
 
+/* The engine asks for a backtrace where it reports a syntax error. */
+START_TEST(test_children_can_unwind)
+{
+    static const char *const names[] = {"libseccomp.so", NULL};
+    int status = 0;
+    void *frame;
+    pid_t pid;
+
+    ck_assert_int_gt(code_pages_leave(names), 0);
+    pid = fork();
+    if (pid == 0)
+        _exit(backtrace(&frame, 1) == 1 ? 0 : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 SK_CHECK_MAIN("code walls pages", test_full_memory, test_memory_with_holes, test_text, test_text_that_is_hardly_used,
-              test_children_go_without_libraries)
+              test_children_go_without_libraries, test_children_can_unwind)
