@@ -210,7 +210,7 @@ END_TEST
 /* The engine asks for a backtrace where it reports a syntax error. */
 START_TEST(test_children_can_unwind)
 {
-    static const char *const names[] = {"libseccomp.so", NULL};
+    static const char *const names[] = {"libsubunit.so", NULL};
     int status = 0;
     void *frame;
     pid_t pid;
