@@ -417,7 +417,7 @@ static const char *judge(struct code_transfer *t, const struct code_net_request 
 
     if (requester->counts.requests > requester->limits.request_max) {
         t->why = "count";
-        return "Request limit exceeded";
+        return CODE_REQUEST_LIMIT_TEXT;
     }
     if (requester->counts.in_flight > CODE_FLIGHT_MAX) {
         t->why = "flight";

@@ -21,6 +21,7 @@
 #define CODE_ANSWER_HEADERS_MAX 65536                 /* bytes of status lines, headers and trailers of one request */
 #define CODE_CONNECT_TIMEOUT_MS 10000
 #define CODE_RESOLVED_MAX       64 /* a name with more addresses is refused */
+#define CODE_REQUEST_LIMIT_TEXT "Request limit exceeded"
 
 struct code_broker_options {
     struct sk_loop *loop;

@@ -35,7 +35,7 @@ struct code_rpc {
     uv_poll_t *poll;
     struct sk_timer *retry;
     int fd, events;
-    int64_t last_id;
+    int64_t last_id, asked;   /* asked: frames that were requests */
     size_t frame_max, wanted; /* wanted: content of the frame that is coming; 0 = its header is */
     struct sk_buf in, out;
     int64_t held_in, held_out;
@@ -250,6 +250,12 @@ static const char *start(struct code_rpc *rpc, struct frame *f)
         return "a member of a wrong type";
     rpc->last_id = id;
     rpc->used = true;
+    if (++rpc->asked > rpc->options.limits.request_max + CODE_RPC_EXCESS_MAX)
+        return "far more requests than it may make";
+    if (rpc->asked > rpc->options.limits.request_max + 1) {
+        answer(rpc, id, NULL, CODE_REQUEST_LIMIT_TEXT);
+        return NULL;
+    }
     if (f->headers.length > HEADERS_ROOM) {
         answer(rpc, id, NULL, code_net_refusal_message(CODE_REFUSED_HEADER_BYTES));
         return NULL;

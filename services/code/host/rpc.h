@@ -2,8 +2,10 @@
  *
  * A task's line to the broker (contract/code.md §5, services/code/frame.h): its frames become requests, their answers
  * frames. The task is not believed: a frame of a wrong length or kind, or an id that does not grow, breaks the line
- * (and the caller kills it). While an answer waits to be read, or CODE_FLIGHT_MAX requests are on their way, nothing is
- * read; what is held for the task counts against the broker's budget. One thread, the loop's; nothing blocks. */
+ * (and the caller kills it). Of requests beyond the task's limit the first is judged and logged as any other; the rest
+ * are only answered, and CODE_RPC_EXCESS_MAX of them break the line. While an answer waits to be read, or
+ * CODE_FLIGHT_MAX requests are on their way, nothing is read; what is held for the task counts against the broker's
+ * budget. One thread, the loop's; nothing blocks. */
 #ifndef SK_CODE_HOST_RPC_H
 #define SK_CODE_HOST_RPC_H
 
@@ -11,6 +13,7 @@
 
 #define CODE_RPC_FREE_BYTES 65536 /* of an incoming frame, before the budget is asked */
 #define CODE_RPC_RETRY_MS   20    /* how often a full budget is asked again */
+#define CODE_RPC_EXCESS_MAX 1000  /* requests beyond its limit that a task may make before its line is broken */
 
 struct code_rpc;
 

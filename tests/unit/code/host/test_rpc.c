@@ -18,6 +18,8 @@
 #define WAIT_MS 10000
 #define BUDGET  (1024 * 1024)
 
+#define REQUEST_MAX 1000
+
 struct bed {
     struct sk_loop *loop;
     struct code_policy *policy;
@@ -44,11 +46,14 @@ static void on_broken(void *arg, const char *why)
     snprintf(bed->why, sizeof(bed->why), "%s", why);
 }
 
+static int logged;
+
 static void sink(void *arg, const char *line, size_t length)
 {
     (void)arg;
     (void)line;
     (void)length;
+    logged++;
 }
 
 static void setup(struct bed *bed)
@@ -75,16 +80,17 @@ static void setup(struct bed *bed)
     bed->broker->seam.arg = bed;
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
     bed->task = pair[1];
-    bed->rpc = code_rpc_new(
-        &(struct code_rpc_options){
-            .loop = bed->loop,
-            .broker = bed->broker,
-            .task_id = "1",
-            .queue_id = "",
-            .limits = {.request_max = 1000, .timeout_ms = 60000, .body_bytes = 512 * 1024, .response_bytes = 1024},
-            .broken = on_broken,
-            .arg = bed},
-        pair[0]);
+    bed->rpc = code_rpc_new(&(struct code_rpc_options){.loop = bed->loop,
+                                                       .broker = bed->broker,
+                                                       .task_id = "1",
+                                                       .queue_id = "",
+                                                       .limits = {.request_max = REQUEST_MAX,
+                                                                  .timeout_ms = 60000,
+                                                                  .body_bytes = 512 * 1024,
+                                                                  .response_bytes = 1024},
+                                                       .broken = on_broken,
+                                                       .arg = bed},
+                            pair[0]);
     ck_assert_ptr_nonnull(bed->rpc);
 }
 
@@ -255,6 +261,52 @@ START_TEST(test_ids_grow)
 }
 END_TEST
 
+/* A task that goes on asking beyond its limit fills no log, makes no transfers, and is ended. */
+START_TEST(test_flood)
+{
+    struct bed bed;
+    char text[512];
+
+    setup(&bed);
+    logged = 0;
+    for (int i = 1; i <= REQUEST_MAX + CODE_RPC_EXCESS_MAX; i++) {
+        ask(&bed, i, "ftp://x/", 0);
+        answer(&bed, text, sizeof(text));
+        ck_assert_ptr_nonnull(strstr(text, i <= REQUEST_MAX ? "Protocol not allowed" : CODE_REQUEST_LIMIT_TEXT));
+    }
+    ck_assert_int_eq(code_broker_counts(bed.broker).requests, REQUEST_MAX + 1);
+    ck_assert_int_le(logged, REQUEST_MAX + 1);
+    ck_assert_int_eq(bed.broken, 0);
+    ask(&bed, REQUEST_MAX + CODE_RPC_EXCESS_MAX + 1, "ftp://x/", 0);
+    UNTIL(&bed, bed.broken == 1);
+    ck_assert_str_eq(bed.why, "far more requests than it may make");
+    teardown(&bed);
+}
+END_TEST
+
+/* Those that never become a transfer count too. */
+START_TEST(test_flood_of_bad_headers)
+{
+    struct bed bed;
+    char json[256], frame[512], text[512];
+
+    setup(&bed);
+    for (int i = 1; i <= REQUEST_MAX + CODE_RPC_EXCESS_MAX + 1; i++) {
+        int length =
+            snprintf(json, sizeof(json),
+                     "{\"id\":%d,\"type\":\"http_request\",\"url\":\"http://x/\",\"headers\":{\"a\":\"\\ud800\"}}", i);
+        size_t whole = frame_of(frame, json, (size_t)length);
+
+        ck_assert_int_eq(send(bed.task, frame, whole, 0), (ssize_t)whole);
+        if (i <= REQUEST_MAX + CODE_RPC_EXCESS_MAX)
+            answer(&bed, text, sizeof(text));
+    }
+    UNTIL(&bed, bed.broken == 1);
+    ck_assert_int_le(code_broker_counts(bed.broker).requests, 1);
+    teardown(&bed);
+}
+END_TEST
+
 START_TEST(test_wrong_members)
 {
     static const char *const rows[] = {"\"url\":1",
@@ -388,5 +440,6 @@ START_TEST(test_budget)
 }
 END_TEST
 
-SK_CHECK_MAIN("code host rpc", test_refused_request, test_byte_by_byte, test_broken_lines, test_ids_grow,
-              test_wrong_members, test_in_flight, test_end_of_task_cancels, test_unread_answers, test_budget)
+SK_CHECK_MAIN("code host rpc", test_refused_request, test_byte_by_byte, test_broken_lines, test_ids_grow, test_flood,
+              test_flood_of_bad_headers, test_wrong_members, test_in_flight, test_end_of_task_cancels,
+              test_unread_answers, test_budget)
