@@ -356,8 +356,9 @@ static void template_lost(struct launcher *l, struct language *lang, struct temp
         if (lang->zygotes[i].state == ZYGOTE_ASKED && lang->zygotes[i].template == t)
             zygote_gone(l, lang, &lang->zygotes[i]);
     }
+    /* One that never was ready did nothing but fail, however long that took. */
+    died(lang, t->state == TEMPLATE_READY ? t->since_us : code_now_us());
     template_drop(t);
-    died(lang, t->since_us);
 }
 
 static void read_template(struct launcher *l, struct language *lang, struct template *t)
