@@ -52,6 +52,11 @@ enum code_address {
 };
 /* Of the address alone; a family other than IPv4 and IPv6 is NEVER. Thread-safe. */
 enum code_address code_address_class(const struct sockaddr *address);
+#define CODE_OWN_ADDRESSES_MAX 1024 /* public ones of the machine; with more, no request to an address is allowed */
+#define CODE_OWN_ADDRESSES_MS  5000 /* how old the list of them may be */
+/* Whether a public address is one of this machine's interfaces; true also when that cannot be told. Loop thread; reads
+ * the interfaces now and then, which blocks for some microseconds. */
+bool code_address_is_own(const struct sockaddr *address);
 
 struct code_policy_options {
     const char *text; /* content of SANDBOX_NET_POLICY's file, NULL = no file: everything public is allowed */

@@ -415,6 +415,8 @@ enum code_net_refusal code_target_address(const struct code_target *target, cons
 {
     switch (code_address_class(address)) {
     case CODE_ADDRESS_PUBLIC:
+        if (code_address_is_own(address))
+            return CODE_REFUSED_PRIVATE;
         break;
     case CODE_ADDRESS_PRIVATE:
         if (!target->internal)

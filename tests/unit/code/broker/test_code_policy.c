@@ -6,8 +6,12 @@
 #include "tests/unit/check_main.h"
 
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 static struct code_policy *make(const char *text, bool check_internal)
 {
@@ -372,6 +376,31 @@ START_TEST(test_resolved_addresses)
 }
 END_TEST
 
+/* A public address of this machine is this machine: its traffic passes no firewall. In a network of our own. */
+START_TEST(test_own_addresses)
+{
+    static const char *const urls[] = {"http://93.184.216.34/", "http://[::ffff:93.184.216.34]/", "http://1572395042/"};
+    struct code_policy *policy = make("{\"rules\":[{\"queueId\":\"*\",\"allow\":[\"93.184.216.34\"]}]}", true);
+    struct ifreq request = {.ifr_name = "lo"};
+    struct sockaddr_in *address = (struct sockaddr_in *)&request.ifr_addr;
+    int fd;
+
+    if (unshare(CLONE_NEWNET) != 0) {
+        fprintf(stderr, "no network namespace to be had: not tested\n");
+        return;
+    }
+    fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    address->sin_family = AF_INET;
+    ck_assert_int_eq(inet_pton(AF_INET, "93.184.216.34", &address->sin_addr), 1);
+    ck_assert_int_eq(ioctl(fd, SIOCSIFADDR, &request), 0);
+    close(fd);
+    for (size_t i = 0; i < sizeof(urls) / sizeof(urls[0]); i++)
+        ck_assert_int_eq(ask_as(policy, "x", urls[i], NULL), CODE_REFUSED_PRIVATE);
+    ck_assert_int_eq(ask_as(policy, "x", "http://93.184.216.35/", NULL), CODE_REFUSED_NOT);
+    code_policy_free(policy);
+}
+END_TEST
+
 START_TEST(test_file_rules)
 {
     static const char text[] =
@@ -602,4 +631,5 @@ START_TEST(test_methods)
 END_TEST
 
 SK_CHECK_MAIN("code policy", test_urls, test_messages, test_canonical, test_redirect_targets, test_bounds,
-              test_resolved_addresses, test_file_rules, test_file_faults, test_headers, test_methods)
+              test_resolved_addresses, test_own_addresses, test_file_rules, test_file_faults, test_headers,
+              test_methods)
