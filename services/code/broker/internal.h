@@ -28,6 +28,8 @@ struct code_requester {
     struct code_requester_limits limits;
     struct code_requester_counts counts;
     struct sk_list transfers;
+    struct code_resolve *lookup; /* its one look-up, also when nobody waits for that any more */
+    struct sk_list names;        /* transfers that wait for theirs */
 };
 
 struct code_resolve;
@@ -49,6 +51,7 @@ struct code_transfer {
     /* On its way. */
     struct sk_timer *begin, *deadline, *curl_timer;
     struct code_resolve *resolve;
+    struct sk_list naming; /* in the requester's names */
     struct sockaddr_storage addresses[CODE_RESOLVED_MAX];
     size_t address_count;
     CURLM *multi;

@@ -18,7 +18,8 @@
 struct code_resolve {
     uv_getaddrinfo_t request;
     struct code_broker *broker;
-    struct code_transfer *transfer; /* NULL = nobody waits any more */
+    struct code_transfer *transfer;   /* NULL = nobody waits any more */
+    struct code_requester *requester; /* NULL = gone */
 };
 
 struct code_broker *code_broker_new(const struct code_broker_options *options)
@@ -74,6 +75,7 @@ struct code_requester *code_requester_new(struct code_broker *broker, const char
     requester->task_id = strdup(task_id);
     requester->queue_id = queue_id == NULL ? NULL : strdup(queue_id);
     sk_list_init(&requester->transfers);
+    sk_list_init(&requester->names);
     if (requester->task_id == NULL || (queue_id != NULL && requester->queue_id == NULL)) {
         code_requester_free(requester);
         return NULL;
@@ -92,6 +94,8 @@ void code_requester_free(struct code_requester *requester)
         return;
     while (!sk_list_empty(&requester->transfers))
         code_transfer_cancel(SK_LIST_ENTRY(struct code_transfer, requester->transfers.next, link));
+    if (requester->lookup != NULL)
+        requester->lookup->requester = NULL;
     free(requester->task_id);
     free(requester->queue_id);
     free(requester);
@@ -129,6 +133,7 @@ static void leave(struct code_transfer *t)
         uv_cancel((uv_req_t *)&t->resolve->request);
         t->resolve = NULL;
     }
+    sk_list_remove(&t->naming);
     sk_list_remove(&t->link);
     t->requester->counts.in_flight--;
     t->requester->broker->counts.in_flight--;
@@ -282,10 +287,19 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
 {
     struct code_resolve *resolve = request->data;
     struct code_transfer *t = resolve->transfer;
+    struct code_requester *requester = resolve->requester;
     struct code_broker *broker = resolve->broker;
     bool too_many = false;
 
     free(resolve);
+    if (requester != NULL) {
+        struct sk_list *next;
+
+        requester->lookup = NULL;
+        /* All of them, a few at most: the first to come gets it. Not from in here: it may end the requester. */
+        while ((next = sk_list_pop_front(&requester->names)) != NULL)
+            sk_timer_start(SK_LIST_ENTRY(struct code_transfer, next, naming)->begin, 0, 0);
+    }
     if (--broker->counts.resolving == 0 && broker->freed)
         free(broker);
     if (t != NULL) {
@@ -307,10 +321,12 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
         exchange(t);
 }
 
+/* A task has one look-up at a time: each may hold one of the few threads for as long as a name server is silent. */
 static void resolve(struct code_transfer *t)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    struct code_broker *broker = t->requester->broker;
+    struct code_requester *requester = t->requester;
+    struct code_broker *broker = requester->broker;
 
     t->address_count = 0;
     if (t->target.literal) {
@@ -321,6 +337,10 @@ static void resolve(struct code_transfer *t)
     if (broker->seam.resolve != NULL) {
         t->address_count = broker->seam.resolve(broker->seam.arg, t->target.host, t->addresses, CODE_RESOLVED_MAX);
         exchange(t);
+        return;
+    }
+    if (requester->lookup != NULL) {
+        sk_list_push_back(&requester->names, &t->naming);
         return;
     }
     t->resolve = calloc(1, sizeof(*t->resolve));
@@ -338,6 +358,8 @@ static void resolve(struct code_transfer *t)
         finish(t, "Request failed: could not resolve host");
         return;
     }
+    t->resolve->requester = requester;
+    requester->lookup = t->resolve;
     broker->counts.resolving++;
 }
 
@@ -480,6 +502,7 @@ struct code_transfer *code_transfer_start(struct code_requester *requester, cons
     if (t == NULL)
         return NULL;
     sk_list_init(&t->link);
+    sk_list_init(&t->naming);
     sk_list_init(&t->polls);
     sk_buf_init(&t->data, (size_t)requester->limits.response_bytes + 1);
     sk_buf_init(&t->location, LOCATION_MAX);

@@ -8,7 +8,8 @@
  *
  * Everything belongs to the loop thread and nothing blocks: a multi handle of libcurl's per request is driven by the
  * loop, so that no connection and no resolved name is ever shared between two requests. Names are resolved on libuv's
- * threads; a request that is over does not wait for its answer. */
+ * threads (half of UV_THREADPOOL_SIZE at a time), one of a task at a time; a request that is over does not wait for its
+ * answer. */
 #ifndef SK_CODE_BROKER_TRANSFER_H
 #define SK_CODE_BROKER_TRANSFER_H
 
@@ -35,7 +36,7 @@ struct code_broker_counts {
     int64_t requests, refused, failed, answered, cancelled;
     int64_t sent_bytes, received_bytes;
     int64_t in_flight, held_bytes; /* now */
-    int64_t resolving;             /* look-ups now, also those that nobody waits for any more: at most 4 of these */
+    int64_t resolving;             /* look-ups now, also those that nobody waits for any more: one of a task */
 };
 
 struct code_broker;

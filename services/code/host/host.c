@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,11 +317,22 @@ static void free_parts(struct code_host *host)
     free(host->python_modules);
 }
 
+/* Names are looked up on libuv's threads, of which it gives half to that; they are made when the first one is. */
+static void prepare_threads(void)
+{
+    char size[16];
+
+    snprintf(size, sizeof(size), "%d", 2 * CODE_LOOKUPS_MAX);
+    (void)setenv("UV_THREADPOOL_SIZE", size, 0); /* somebody who set it knows why */
+    mallopt(M_ARENA_MAX, 2);                     /* one heap each would cost more than the host itself */
+}
+
 int code_host_run(const struct code_host_options *options)
 {
     static struct code_host host;
     struct sk_error err = {0};
 
+    prepare_threads();
     host.config = options->config;
     host.source = options->source;
     host.limits = code_config_limits(options->config);

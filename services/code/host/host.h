@@ -26,6 +26,7 @@
 #define CODE_OVERDUE_MS      5000  /* beyond its wall time: then its zygote has lost it */
 #define CODE_WRITE_MS        20000 /* a client that reads nothing of its answer for so long is cut */
 #define CODE_CONNECTIONS_MAX 4096
+#define CODE_LOOKUPS_MAX     32 /* names that are looked up at a time; twice as many threads */
 
 struct code_call;
 

@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -623,6 +624,75 @@ START_TEST(test_cancel_while_resolving)
 }
 END_TEST
 
+/* Every thread for look-ups is held, as by silent name servers, until this is posted. */
+static sem_t held;
+
+static void hold_thread(uv_work_t *work)
+{
+    (void)work;
+    while (sem_wait(&held) != 0) {
+    }
+}
+
+static int threads_freed;
+
+static void thread_free(uv_work_t *work, int status)
+{
+    (void)work;
+    ck_assert_int_eq(status, 0);
+    threads_freed++;
+}
+
+/* The names of one task are looked up one after the other, so that it cannot hold every thread there is for that; one
+ * that gives up its turn, or ends before it, holds up nobody. */
+START_TEST(test_one_look_up_of_a_task)
+{
+    struct bed bed;
+    struct result r[4], other;
+    struct code_requester *requester;
+    struct code_transfer *waiting = NULL;
+    uv_work_t work[2];
+
+    ck_assert_int_eq(setenv("UV_THREADPOOL_SIZE", "2", 1), 0);
+    ck_assert_int_eq(sem_init(&held, 0, 0), 0);
+    begin(&bed);
+    bed.broker->seam.resolve = NULL;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(uv_queue_work(sk_loop_uv(bed.loop), &work[i], hold_thread, thread_free), 0);
+    for (int i = 0; i < 4; i++)
+        waiting = send_to(&bed, &r[i], "http://a.invalid/", PLAIN);
+    requester = bed.requester;
+    bed.requester = code_requester_new(bed.broker, "task-2", "team-b", &usual);
+    send_to(&bed, &other, "http://b.invalid/", PLAIN);
+    for (int i = 0; i < 100 || code_broker_counts(bed.broker).resolving < 2; i++)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_NOWAIT);
+    ck_assert_int_eq(code_broker_counts(bed.broker).resolving, 2); /* one of each task */
+    code_transfer_cancel(waiting);
+    bed.waiting--;
+    for (int i = 0; i < 2; i++)
+        sem_post(&held);
+    while (bed.waiting > 0)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_ONCE);
+    ck_assert(r[0].done && r[1].done && r[2].done && !r[3].done && other.done);
+    ck_assert_str_eq(r[2].message, "Request failed: could not resolve host");
+    ck_assert_str_eq(other.message, "Request failed: could not resolve host");
+    /* A task ends with one that runs and one that waits. */
+    ck_assert_int_eq(uv_queue_work(sk_loop_uv(bed.loop), &work[0], hold_thread, thread_free), 0);
+    ck_assert_int_eq(uv_queue_work(sk_loop_uv(bed.loop), &work[1], hold_thread, thread_free), 0);
+    send_to(&bed, &other, "http://c.invalid/", PLAIN);
+    send_to(&bed, &r[0], "http://d.invalid/", PLAIN);
+    while (code_broker_counts(bed.broker).resolving == 0)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_NOWAIT);
+    code_requester_free(bed.requester);
+    bed.requester = requester;
+    for (int i = 0; i < 2; i++)
+        sem_post(&held);
+    while (threads_freed < 4)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_ONCE);
+    end(&bed);
+}
+END_TEST
+
 /* The certificate must be one of a known authority, and for this very name. */
 START_TEST(test_tls)
 {
@@ -658,4 +728,4 @@ END_TEST
 
 SK_CHECK_MAIN("code transfer", test_answers, test_names_and_addresses, test_system_resolver, test_redirects,
               test_limits, test_bomb_and_budget, test_policy_and_audit, test_flight_and_cancel, test_free_inside_done,
-              test_cancel_while_resolving, test_tls)
+              test_cancel_while_resolving, test_one_look_up_of_a_task, test_tls)
