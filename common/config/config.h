@@ -116,6 +116,9 @@ int sk_config_rule(bool holds, FILE *problems, const char *text);
  * returns the number of bad values, which are reported and left as they were. Only numbers, booleans and choices are
  * reloaded, never strings. Call it on the thread that reads those fields (the loop). */
 int sk_config_reload(struct sk_config *config, FILE *problems);
+/* Wipes and frees what was kept of the env-files, for a process that gives its secrets away: a reload finds none of
+ * them any more. The environment and the config stay as they are. */
+void sk_config_forget_env_files(void);
 void sk_config_fini(struct sk_config *config);
 
 enum sk_config_format { SK_CONFIG_TEXT, SK_CONFIG_JSON, SK_CONFIG_MARKDOWN };

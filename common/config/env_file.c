@@ -39,6 +39,7 @@ char *sk_config_read_file(const char *path, size_t max, struct sk_error *err)
         sk_fail(err, SK_ERR_INVALID_REQUEST, "cannot open %s: %s", path, strerror(errno));
         return NULL;
     }
+    (void)setvbuf(in, NULL, _IONBF, 0); /* no copy of a secret in a buffer that is given back as it is */
     text = malloc(max + 2);
     if (text == NULL) {
         sk_fail(err, SK_ERR_INTERNAL, "out of memory");
@@ -93,6 +94,7 @@ static bool table_set(struct table *table, const char *name, const char *value)
     if (copy == NULL)
         return false;
     if (entry != NULL) {
+        explicit_bzero(entry->value, strlen(entry->value));
         free(entry->value);
         entry->value = copy;
         return true;
@@ -167,6 +169,7 @@ static const char *parse_line(char *line, struct table *table)
 static int parse_file(const char *path, struct table *table, struct sk_error *err)
 {
     char *text = sk_config_read_file(path, SK_CONFIG_ENV_FILE_MAX, err), *rest = text, *line;
+    size_t length = text != NULL ? strlen(text) : 0;
     int number = 0, status = 0;
 
     if (text == NULL)
@@ -178,6 +181,7 @@ static int parse_file(const char *path, struct table *table, struct sk_error *er
         if (problem != NULL)
             status = sk_fail(err, SK_ERR_INVALID_REQUEST, "%s line %d: %s", path, number, problem);
     }
+    explicit_bzero(text, length);
     free(text);
     return status;
 }
@@ -247,13 +251,18 @@ int sk_config_env_file_reload(FILE *problems)
     return bad;
 }
 
-void sk_config_env_file_reset(void)
+void sk_config_forget_env_files(void)
 {
     for (size_t i = 0; i < files.path_count; i++)
         free(files.paths[i]);
-    for (size_t i = 0; files.table != NULL && i < files.table->count; i++)
-        unsetenv(files.table->entries[i].name);
     files.path_count = 0;
     table_free(files.table);
     files.table = NULL;
+}
+
+void sk_config_env_file_reset(void)
+{
+    for (size_t i = 0; files.table != NULL && i < files.table->count; i++)
+        unsetenv(files.table->entries[i].name);
+    sk_config_forget_env_files();
 }

@@ -41,6 +41,7 @@ static void forget_secrets(void)
     if (token != NULL)
         explicit_bzero(token, strlen(token));
     explicit_bzero(values.token, strlen(values.token));
+    sk_config_forget_env_files();
 }
 
 /* A file that has no port in it would tell a reader to wait for one. */

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """sk-code as a process: its signals, what it does when a language cannot come back, and when the machine has no
 descriptors for another task."""
+import contextlib
 import json
 import os
+import pathlib
+import secrets
 import signal
 import socket
 import threading
@@ -15,13 +18,13 @@ from waiting import eventually
 SLOW = "async function main() { await delay(1500); return 7 }"
 
 
-def wrapped(tmp_path, prefix):
+def wrapped(tmp_path, prefix, arguments=""):
     """A folder in which sk-code is a script that starts the real one behind `prefix`."""
     real = bin_dir().resolve()
     for name in PROGRAMS[1:]:
         (tmp_path / name).symlink_to(real / name)
     script = tmp_path / "sk-code"
-    script.write_text(f'#!/bin/sh\nexec {prefix} "{real}/sk-code"\n')
+    script.write_text(f'#!/bin/sh\nexec {prefix} "{real}/sk-code" {arguments}\n')
     script.chmod(0o755)
     tmp_path.chmod(0o755)
     return tmp_path
@@ -179,3 +182,50 @@ def test_two_launchers_share_a_run_folder():
                 assert server.value("python", "def main():\n    return 1") == 1
         assert len(roots(run_dir)) == 1
         assert first.value("js", "function main() { return 2 }") == 2
+
+
+def readable_memory(pid):
+    """Everything a process could read of itself, piece by piece."""
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in (pathlib.Path("/proc") / str(pid) / "maps").read_text().splitlines():
+            span, permissions = line.split()[:2]
+            start, end = (int(part, 16) for part in span.split("-"))
+            if "r" in permissions and end - start < 1 << 30 and "[v" not in line:
+                with contextlib.suppress(OSError):
+                    memory.seek(start)
+                    yield memory.read(end - start)
+
+
+@pytest.mark.parametrize("way", ["environment", "file", "env-file"])
+def test_only_the_host_has_the_token(tmp_path, way):
+    token = "tok-" + secrets.token_hex(20)
+    (tmp_path / "secret").write_text(token + "\n")
+    (tmp_path / "settings").write_text(f"SANDBOX_TOKEN={token}\n")
+    env = {"environment": {"SANDBOX_TOKEN": token}, "file": {"SANDBOX_TOKEN": None, "SANDBOX_TOKEN_FILE": str(tmp_path / "secret")},
+           "env-file": {"SANDBOX_TOKEN": None}}[way]
+    folder = wrapped(tmp_path, "", f'--env-file "{tmp_path}/settings"' if way == "env-file" else "")
+    with CodeServer(env, bin_dir=folder) as server:
+        server.token = token
+        assert server.value("js", "function main() { return 1 }") == 1
+        for pid, kind in server.children():
+            found = any(token.encode() in piece for piece in readable_memory(pid))
+            assert found == (kind == "host"), (way, kind)
+
+
+def test_idle_connections_leave_descriptors_for_tasks(tmp_path):
+    """They need no token. The limit of descriptors is far below what the pool and 4,096 connections take."""
+    folder = wrapped(tmp_path, "prlimit --nofile=700")
+    with CodeServer({"SANDBOX_POOL_SIZE": 20}, bin_dir=folder) as server:
+        idle = []
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError):
+                    idle.append(server.connect(timeout=5))
+            assert "fewer client connections are taken" in server.log()
+            for one in idle[50:]:
+                one.close()
+            eventually(lambda: server.run("js", "function main() { return 1 }")[0] == 200)
+        finally:
+            for one in idle:
+                one.close()
+        assert "cannot be begun" not in server.log()

@@ -452,7 +452,9 @@ static void run(struct code_call *call)
         call->begun_ms = sk_mono_ms(&sk_sched_system);
         return;
     }
-    SK_LOG_WARN("a task cannot be begun", SK_F("kind", code_kind_name(call->kind)), SK_F("reason", strerror(errno)));
+    if (call->retries == 0) /* it is tried again and again, and said once */
+        SK_LOG_WARN("a task cannot be begun", SK_F("kind", code_kind_name(call->kind)),
+                    SK_F("reason", strerror(errno)));
     try_again(call);
 }
 

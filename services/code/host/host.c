@@ -210,13 +210,31 @@ static int make_parts(struct code_host *host, const struct code_host_options *op
     return 0;
 }
 
+/* Idle connections, which need no token, must leave descriptors for the tasks. */
+static int connections_max(const struct code_config *config)
+{
+    int64_t needed = CODE_OTHER_FDS + CODE_POOLS * config->pool_size * CODE_TASK_FDS, room;
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+        return CODE_CONNECTIONS_MAX;
+    room = (int64_t)files.rlim_cur - needed;
+    if (room >= CODE_CONNECTIONS_MAX)
+        return CODE_CONNECTIONS_MAX;
+    if (room < CODE_CONNECTIONS_MIN)
+        room = CODE_CONNECTIONS_MIN;
+    SK_LOG_WARN("few descriptors: fewer client connections are taken", SK_FI("descriptors", files.rlim_cur),
+                SK_FI("connections", room), SK_FI("wanted", needed + CODE_CONNECTIONS_MAX));
+    return (int)room;
+}
+
 static int listen_at(struct code_host *host, struct sk_error *err)
 {
     struct sk_stream_limits limits = SK_STREAM_LIMITS_DEFAULT;
     const char *address = strcmp(host->config->host, "localhost") == 0 ? "127.0.0.1" : host->config->host;
     int rc;
 
-    limits.max_connections = CODE_CONNECTIONS_MAX;
+    limits.max_connections = connections_max(host->config);
     limits.write_ms = CODE_WRITE_MS;
     host->server = sk_stream_server_new(sk_loop_uv(host->loop), &limits, code_http_request, host);
     rc = host->server == NULL

@@ -26,7 +26,10 @@
 #define CODE_OVERDUE_MS      5000  /* beyond its wall time: then its zygote has lost it */
 #define CODE_WRITE_MS        20000 /* a client that reads nothing of its answer for so long is cut */
 #define CODE_CONNECTIONS_MAX 4096
-#define CODE_LOOKUPS_MAX     32 /* names that are looked up at a time; twice as many threads */
+#define CODE_CONNECTIONS_MIN 32
+#define CODE_TASK_FDS        (6 + 2 * CODE_FLIGHT_MAX) /* descriptors of a task at most, those of its requests too */
+#define CODE_OTHER_FDS       64                        /* zygotes, listeners, log, names that are looked up */
+#define CODE_LOOKUPS_MAX     32                        /* names that are looked up at a time; twice as many threads */
 
 struct code_call;
 
