@@ -12,6 +12,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -35,11 +36,23 @@ static void go_first(const struct code_walls *walls)
     close(fd);
 }
 
-static bool session(const struct code_walls *walls)
+/* Our pid as the zygote's /proc knows it. */
+static void tell_pid(const struct code_walls *walls, const struct code_task_start *start)
+{
+    char text[16];
+    ssize_t n = readlinkat(walls->proc_fd, "self", text, sizeof(text) - 1);
+
+    text[n > 0 ? n : 0] = '\0';
+    start->note->pid = (int32_t)strtol(text, NULL, 10);
+}
+
+static bool session(const struct code_walls *walls, const struct code_task_start *start)
 {
     sigset_t none;
 
     go_first(walls);
+    if (walls->outside)
+        tell_pid(walls, start);
     sigemptyset(&none);
     prctl(PR_SET_NAME, "sk-task"); /* for people who look */
     /* A process group and no session: of each session the kernel makes a group that gets as much time as all of host,
@@ -204,7 +217,7 @@ _Noreturn void code_task_main(const struct code_walls *walls, const struct code_
 
     memset(&task, 0, sizeof(task));
     task.tmp_dir = code_walls_have_tmp(walls) ? CODE_TMP_DIR : "";
-    BUILD(CODE_STAGE_SESSION, session(walls));
+    BUILD(CODE_STAGE_SESSION, session(walls, start));
     BUILD(CODE_STAGE_DESCRIPTORS, descriptors(walls, start));
     BUILD(CODE_STAGE_CGROUP, enter_cgroup(start));
     if (code_walls_have_tmp(walls))

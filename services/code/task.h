@@ -39,6 +39,7 @@ enum code_stage {
 struct code_stage_note {
     volatile uint32_t stage; /* the wall being built */
     volatile int32_t error;  /* errno of one that could not be */
+    volatile int32_t pid;    /* outside (walls.h); 0 = not told yet */
 };
 
 struct code_task_start {

@@ -4,6 +4,8 @@
  * does not use. All of it is inherited by its tasks, which build theirs on top (task.c). */
 #include "services/code/walls.h"
 
+#include "common/log/log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -114,16 +116,14 @@ static bool show(const char *source)
     return mount(source, target, NULL, MS_BIND, NULL) == 0 && mount(NULL, target, NULL, BIND_FLAGS, NULL) == 0;
 }
 
-/* A /proc of our pid namespace that only its descriptor leads to. Where the kernel does not allow it, do without. */
-static int open_proc(const char *place)
+/* A /proc of our pid namespace that only its descriptor leads to. Where parts of /proc are masked, as in an ordinary
+ * pod, the kernel allows no new one in a user namespace: then the one that is there, which knows other pids. */
+static void open_proc(struct code_walls *walls)
 {
-    int fd;
-
-    if (mount("proc", place, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0)
-        return -1;
-    fd = open(place, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    umount2(place, MNT_DETACH);
-    return fd;
+    walls->outside = mount("proc", walls->root, "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) != 0;
+    walls->proc_fd = open(walls->outside ? "/proc" : walls->root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (!walls->outside)
+        umount2(walls->root, MNT_DETACH);
 }
 
 /* A tmpfs of our own with what the kind may read, and nothing else in it: no /proc, no /dev, no host. */
@@ -133,7 +133,7 @@ static int pivot(struct code_walls *walls, struct sk_error *err)
 
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0)
         return sk_fail(err, SK_ERR_INTERNAL, "cannot make mounts private: %s", strerror(errno));
-    walls->proc_fd = open_proc(walls->root);
+    open_proc(walls);
     if (mount("tmpfs", walls->root, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=1m,nr_inodes=4096,mode=0755") !=
             0 ||
         chdir(walls->root) != 0)
@@ -183,6 +183,7 @@ static int drop_capabilities(const struct code_walls *walls, struct sk_error *er
 int code_walls_zygote(struct code_walls *walls, struct sk_error *err)
 {
     walls->proc_fd = -1;
+    walls->outside = false;
     walls->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
     walls->statm_fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
     if (walls->null_fd < 0 || walls->statm_fd < 0)
@@ -200,7 +201,12 @@ int code_walls_zygote(struct code_walls *walls, struct sk_error *err)
         walls->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (chroot(walls->root) != 0 || chdir("/") != 0)
             return sk_fail(err, SK_ERR_INTERNAL, "cannot change the root: %s", strerror(errno));
+    } else {
+        walls->proc_fd = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     }
+    if (walls->proc_fd < 0)
+        SK_LOG_WARN("no /proc: the memory of tasks is bounded by rlimits and control groups alone",
+                    SK_F("runtime", walls->kind->runtime->name));
     if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0)
         return sk_fail(err, SK_ERR_INTERNAL, "cannot become undumpable: %s", strerror(errno));
     return drop_capabilities(walls, err);

@@ -23,7 +23,8 @@ struct code_walls {
     size_t kept_count;
     /* Of one zygote: */
     uint32_t uid_base, slots;
-    int proc_fd;  /* /proc of the namespace, to look at its tasks; hangs in no tree. -1: not to be had */
+    int proc_fd;  /* a /proc to look at its tasks; hangs in no tree. -1: not to be had */
+    bool outside; /* it is that of an outer pid namespace, where they have other pids */
     int null_fd;  /* /dev/null, for tasks */
     int statm_fd; /* its own /proc/self/statm */
 };

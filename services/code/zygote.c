@@ -111,13 +111,16 @@ static int64_t fence(int64_t budget)
 }
 
 /* Anonymous memory of a task; 0 when it cannot be seen. */
-static int64_t task_rss(const struct zygote *z, pid_t pid)
+static int64_t task_rss(const struct zygote *z, const struct slot *slot)
 {
     char text[160];
+    pid_t pid = z->walls->outside ? z->notes[slot - z->slots].pid : slot->pid;
     int fd;
     ssize_t n;
     long long resident = 0, shared = 0;
 
+    if (pid <= 0)
+        return 0;
     snprintf(text, sizeof(text), "%d/statm", (int)pid);
     fd = openat(z->walls->proc_fd, text, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -197,6 +200,7 @@ static void start_task(struct zygote *z, const struct code_message *message, con
     start.note = &z->notes[slot - z->slots];
     start.note->stage = CODE_STAGE_FORKED;
     start.note->error = 0;
+    start.note->pid = 0;
     if (!own_sizes(z->walls, &start, &slot->base_rss) ||
         !code_cgroup_slot_limit(z->walls->cgroup_version, &slot->cgroup,
                                 slot->base_rss + fence(start.memory_bytes) + (tmp ? start.tmp_bytes : 0))) {
@@ -370,7 +374,7 @@ static int64_t watch(const struct zygote *z, struct slot *slot, int64_t now)
         return INT64_MAX;
     if (now - slot->watched_us >= WATCH_US) {
         slot->watched_us = now;
-        if (task_rss(z, slot->pid) - slot->base_rss > fence(slot->memory_bytes))
+        if (task_rss(z, slot) - slot->base_rss > fence(slot->memory_bytes))
             kill_slot(slot, CODE_END_MEMORY);
     }
     return slot->watched_us + WATCH_US;

@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 
 import pytest
-from code_server import CodeServer, PROGRAMS, bin_dir, why_not
+from code_server import CodeServer, PROGRAMS, bin_dir, status_bytes, why_not
 
 NOT_ROOT = 65534
 DOCKER = "chown,dac_override,fowner,fsetid,kill,setgid,setuid,setpcap,net_bind_service,net_raw,sys_chroot,mknod,audit_write,setfcap"
@@ -49,6 +50,9 @@ def capabilities(names):
 
 ORDINARY_USER = ["setpriv", f"--reuid={NOT_ROOT}", f"--regid={NOT_ROOT}", "--clear-groups", "--no-new-privs"]
 POD_USERS = [sys.executable, "-c", POD, "800000000"]
+# What an ordinary pod does not see of /proc: in a user namespace below it no new one can be mounted. And no control groups.
+MASKED = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+          'mount -t tmpfs -o ro tmpfs /proc/acpi && for one in /sys/fs/cgroup /sys/fs/cgroup/*; do mount -o remount,ro,bind "$one" 2>/dev/null; done; exec "$@"', "sh"]
 # name: (command in front, level, whether user namespaces are needed)
 SURROUNDINGS = {
     "root": ([], "full", False),
@@ -56,6 +60,7 @@ SURROUNDINGS = {
     "three capabilities": (capabilities("setuid,setgid,setfcap"), "full", True),
     "four capabilities, no user namespace": (capabilities("setuid,setgid,kill,sys_chroot"), "container", False),
     "pod with users of its own": ([*POD_USERS], "full", True),
+    "pod with users of its own and a masked /proc": ([*MASKED, *POD_USERS], "full", True),
     "pod with users of its own, three capabilities": ([*POD_USERS, *capabilities("setuid,setgid,setfcap")], "full", True),
     "ordinary user": (ORDINARY_USER, "shared-uid", False),
 }
@@ -86,10 +91,26 @@ def wrap(folder, command):
 
 
 def needs(name, users):
+    if "masked" in name and not os.path.isdir("/proc/acpi"):
+        pytest.skip("nothing in /proc to mask")
     if users and int(pathlib.Path("/proc/sys/user/max_user_namespaces").read_text()) == 0:
         pytest.skip("no user namespaces here")
     if name == "ordinary user" and landlock() < 6:
         pytest.skip("Landlock is too old to hold tasks of one user apart")
+
+
+SHAPES = "function main() { const a = []; let i = 0; for (;;) { const o = {}; for (let k = 0; k < 30; k++) o['k' + i++] = 1; a.push(o) } }"
+
+
+def peak_of(server, code):
+    """(answer, largest resident memory of its task that was seen) of JavaScript."""
+    answer, peak = [], 0
+    thread = threading.Thread(target=lambda: answer.append(server.run("js", code, timeoutMs=30000, timeout=90)))
+    thread.start()
+    while thread.is_alive():
+        peak = max([peak, *(status_bytes(pid, "VmRSS") for pid in server.tasks())])
+    thread.join()
+    return answer[0], peak
 
 
 @pytest.mark.parametrize("name", SURROUNDINGS)
@@ -98,9 +119,9 @@ def test_level(folder, name):
     needs(name, users)
     wrap(folder, command)
     settings = {"SANDBOX_POOL_SIZE": 2, "SANDBOX_ALLOW_UNSAFE": "true" if level == "shared-uid" else None}
-    if command[:1] == POD_USERS[:1]:
+    if "pod with users" in name:
         settings["SANDKEEP_CODE_UID_BASE"] = 10000
-    if level == "shared-uid" or command[:1] == POD_USERS[:1]:
+    if level == "shared-uid" or "pod with users" in name:
         (folder / "run").mkdir()
         (folder / "run").chmod(0o777)
         settings.update({"SANDKEEP_CODE_RUN_DIR": folder / "run", "SANDKEEP_CODE_PORT_FILE": folder / "run/port",
@@ -114,6 +135,9 @@ def test_level(folder, name):
         # Files of tasks are there at level full only; everywhere they are told so, not lied to.
         status, body = server.run("python", "def main():\n    with open(f'{task_tmpdir}/x', 'w') as f:\n        f.write('a')\n    return open(f'{task_tmpdir}/x').read()")
         assert (status, body["success"]) == (200, level == "full"), body
+        # An engine reserves address space that the rlimits allow: what is used of it is looked at.
+        answer, peak = peak_of(server, SHAPES)
+        assert answer[1]["data"]["error"]["code"] == "memory" and peak < 500 << 20, (answer, peak >> 20)  # 360 and what it gets between two looks
         _, body = server.run("python", "import platform\ndef main():\n    return platform.os.listdir('/')")
         assert not body["success"] or "home" not in body["data"]["codeReturn"], body
 
