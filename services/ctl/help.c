@@ -19,7 +19,7 @@ static const char config_text[] =
     "(nats://127.0.0.1:4222), SANDKEEP_NATS_TOKEN, SANDKEEP_NATS_CREDENTIALS_FILE, "
     "SANDKEEP_SUBJECT_PREFIX (sandbox); for exec, cp and doctor also "
     "SANDKEEP_LOCALBOX_URL and SANDKEEP_LOCALBOX_KEY, or "
-    "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY; for code "
+    "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY; for code (and doctor) "
     "SANDKEEP_CODE_URL and SANDKEEP_CODE_TOKEN. skctl --print-config shows them all with their values.";
 
 /* Paragraph of text with `indent` blanks before each line. */
