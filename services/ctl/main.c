@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     int mode = MODE_VERB, status, at, problems;
 
     setlocale(LC_CTYPE, "");
-    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of ours, not a death */
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout ends the program in its own time, see ctl_finish */
     at = global_options(argc, argv, &mode, &format, &status);
     if (at < 0)
         return status;
