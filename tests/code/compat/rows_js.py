@@ -76,6 +76,7 @@ ROWS = [
     # ---- helpers ----
     gives("countToken", "[countToken(''), countToken('abcd'), countToken('abcde'), countToken(12345)]", [0, 1, 2, 2]),
     gives("strToBase64", "[strToBase64('Hello, World!'), strToBase64('你好', 'data:;base64,'), strToBase64('')]", ["SGVsbG8sIFdvcmxkIQ==", "data:;base64,5L2g5aW9", ""]),
+    does("createHmac of an unknown digest", "return createHmac('nope', 'k')", fails="Invalid digest: nope", error={"type": "Error"}, reference="A5"),
     does("createHmac", """const C = require('crypto-js');
         const { timestamp, sign } = createHmac('sha256', 'secret');
         return [typeof timestamp, Math.abs(Date.now() - Number(timestamp)) < 5000,

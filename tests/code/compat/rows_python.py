@@ -93,6 +93,9 @@ ROWS = [
     gives("SystemHelper", "[callable(x) for x in (SystemHelper.http_request, SystemHelper.httpRequest, system_helper.http_request, system_helper.httpRequest)]", [True] * 4),
     gives("count_token", "[count_token(''), count_token('abcd'), count_token('abcde')]", [0, 1, 2]),
     gives("str_to_base64", "[str_to_base64('Hello, World!'), str_to_base64('你好', 'data:;base64,')]", ["SGVsbG8sIFdvcmxkIQ==", "data:;base64,5L2g5aW9"]),
+    does("create_hmac of an unknown digest", "return create_hmac('nope', 'k')", fails="Invalid digest: nope", error={"type": "ValueError", "line": 3}, reference="A6", ours=True),
+    *(does(f"create_hmac of {name}", f"return create_hmac({name}, 'k')", fails=f"Invalid digest: {text}", error={"type": "ValueError"}, reference="A6", ours=True)
+      for name, text in (("''", ""), ("5", "5"), ("'shake128'", "shake128"), ("None", "None"))),
     does("create_hmac", "r = create_hmac('sha256', 'secret')\nsign = base64.b64encode(hmac.new(b'secret', (r['timestamp'] + '\\nsecret').encode(), 'sha256').digest()).decode()\n"
          "return [sorted(r), abs(int(r['timestamp']) / 1000 - time.time()) < 5, r['sign'] == sign.replace('+', '%2B').replace('=', '%3D')]",
          [["sign", "timestamp"], True, True], top="import base64, hmac"),
