@@ -119,7 +119,7 @@ def input(prompt=""):
 
 
 def exit(code=None):
-    raise SystemExit(code)
+    raise SystemExit if code is None else SystemExit(code)
 
 
 class _Stream(_io.TextIOBase):

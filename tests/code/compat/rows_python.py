@@ -216,6 +216,10 @@ ROWS = [
 
     # ---- errors (A8) ----
     does("an exception's message", "raise ValueError('boom')", fails="boom", error={"type": "ValueError", "line": 3, "traceback": str}, reference="A8"),
+    *(does(f"{statement} without a message", statement, fails=told, error={"type": told, "traceback": re.compile(f"\n{told}$")}, reference="§4", ours=True)
+      for statement, told in (("raise Exception", "Exception"), ("raise ValueError('')", "ValueError"), ("assert False", "AssertionError"), ("exit()", "SystemExit"),
+                              ("quit(None)", "SystemExit"), ("raise type('Mine', (Exception,), {})", "Mine"))),
+    does("exit with a reason", "exit('enough')", fails="enough", error={"type": "SystemExit"}, reference="A6"),
     does("a division by zero", "return 1 / 0", fails="division by zero", error={"type": "ZeroDivisionError", "line": 3}, reference="A8"),
     py("a syntax error", "def main():\n    return (\n", fails=FAILS, error={"type": "SyntaxError", "line": 2}, reference="A8"),
     py("a wrong indentation", "def main():\nreturn 1", fails=FAILS, error={"type": "IndentationError", "line": 2}, reference="A8"),

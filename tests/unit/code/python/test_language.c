@@ -209,7 +209,7 @@ START_TEST(test_errors)
         {"class E(Exception): pass\ndef main(): raise E('x', 1)\n", NULL,
          "{\"ok\":false,\"type\":\"E\",\"message\":\"('x', 1)\",\"line\":2}"},
         {"class E(Exception):\n    def __str__(self): raise self\ndef main(): raise E\n", NULL,
-         "{\"ok\":false,\"type\":\"E\",\"message\":\"\",\"line\":3}"},
+         "{\"ok\":false,\"type\":\"E\",\"message\":\"E\",\"line\":3}"},
         {"def main(): return main()\n", NULL,
          "{\"ok\":false,\"type\":\"RecursionError\",\"traceback~\":\"more frames\"}"},
         {"def main(): exit(3)\n", NULL, "{\"ok\":false,\"type\":\"SystemExit\",\"message\":\"3\"}"},
