@@ -296,6 +296,17 @@ static void print_text(const json_t *value, FILE *out)
         fputc('\n', out);
 }
 
+/* Whether the message ends with "line N)". */
+static bool ends_with_line(const char *message, struct span line)
+{
+    static const char word[] = "line ";
+    size_t tail = sizeof(word) - 1 + line.length + 1, length = strlen(message);
+    const char *at = message + (length < tail ? 0 : length - tail);
+
+    return length >= tail && memcmp(at, word, sizeof(word) - 1) == 0 &&
+           memcmp(at + sizeof(word) - 1, line.text, line.length) == 0 && message[length - 1] == ')';
+}
+
 static int show_failure(const struct ctl *ctl, struct span answer, struct span data)
 {
     struct span error = member(data, "error"), line = member(error, "line");
@@ -303,14 +314,15 @@ static int show_failure(const struct ctl *ctl, struct span answer, struct span d
            *traceback = text_of(member(error, "traceback")), *code = text_of(member(error, "code"));
     const char *text = message != NULL ? json_string_value(message) : "no message", *kind = json_string_value(type);
     size_t kind_length = kind != NULL ? strlen(kind) : 0;
-    bool repeats = kind == NULL || (strncmp(text, kind, kind_length) == 0 && text[kind_length] == ':');
+    bool repeats = kind == NULL ||
+                   (strncmp(text, kind, kind_length) == 0 && (text[kind_length] == ':' || text[kind_length] == '\0'));
+    bool placed = line.text == NULL || ends_with_line(text, line); /* a SyntaxError of Python says its line itself */
     int status = code != NULL && strcmp(json_string_value(code), "timeout") == 0 ? CTL_DEADLINE : CTL_FAILED;
 
     if (!ctl->args.json && traceback != NULL)
         print_text(traceback, stderr);
     ctl_complain("%s%s%s%s%.*s%s", repeats ? "" : ctl_clean(kind), repeats ? "" : ": ", ctl_clean(text),
-                 line.text != NULL ? " (line " : "", line.text != NULL ? (int)line.length : 0,
-                 line.text != NULL ? line.text : "", line.text != NULL ? ")" : "");
+                 placed ? "" : " (line ", placed ? 0 : (int)line.length, placed ? "" : line.text, placed ? "" : ")");
     json_decref(message);
     json_decref(type);
     json_decref(traceback);
