@@ -102,6 +102,8 @@ int sk_check_run(const struct sk_check_snapshot *snapshot, struct sk_check_repor
         sk_check_events(&c);
         sk_check_changes(&c);
         sk_check_commands(&c);
+        if (snapshot->code_trouble != NULL)
+            sk_check_find(&c, SK_CHECK_CODE_DOWN, "", "", "%s", snapshot->code_trouble);
     }
     sk_check_index_free(&c.records);
     sk_check_index_free(&c.remotes);

@@ -184,6 +184,8 @@ struct sk_check_snapshot {
     bool commands_known;
     const struct sk_check_command *commands;
     size_t command_count;
+
+    const char *code_trouble; /* what is wrong with the code sandbox; NULL = nothing, or nobody asked */
 };
 
 #define SK_CHECK_DETAIL_MAX   320

@@ -16,7 +16,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define CODE_FILE_MAX      (16 * 1024 * 1024)  /* the service takes 5,242,880 characters */
+#define CODE_UNITS_MAX     (5 * 1024 * 1024)   /* characters of UTF-16 that the service takes */
+#define CODE_FILE_MAX      (16 * 1024 * 1024)  /* more bytes than those can have */
+#define CODE_TIMEOUT_MAX   600000              /* the largest SANDBOX_MAX_TIMEOUT that there is, in milliseconds */
 #define CODE_VARS_MAX      (100 * 1024 * 1024) /* and bodies of 100 MiB at most */
 #define CODE_VARS_DEPTH    2000                /* the service takes 1,000 levels */
 #define CODE_ANSWER_MAX    (128 * 1024 * 1024)
@@ -69,6 +71,38 @@ static int read_file(const char *name, struct sk_buf *out)
     return status;
 }
 
+/* Length as the service counts it, in units of UTF-16; -1 when the text is not UTF-8. */
+static long utf16_units(const char *text, size_t length)
+{
+    long units = 0;
+
+    for (size_t step; length > 0; text += step, length -= step) {
+        step = (unsigned char)text[0] < 0x80 ? 1 : sk_utf8_sequence(text, length);
+        if (step == 0)
+            return -1;
+        units += step == 4 ? 2 : 1;
+    }
+    return units;
+}
+
+/* The code in `file` into `out`, as far as the service would take it: it can only name the request, not the file. */
+static int read_code(const char *file, struct sk_buf *out)
+{
+    const char *name = strcmp(file, "-") == 0 ? "stdin" : ctl_clean(file);
+    int status = read_file(file, out);
+    long units = status == 0 ? utf16_units(sk_buf_data(out), sk_buf_len(out)) : 1;
+
+    if (units >= 1 && units <= CODE_UNITS_MAX)
+        return status;
+    if (units < 0)
+        ctl_complain("%s is not UTF-8", name);
+    else if (units == 0)
+        ctl_complain("%s is empty", name);
+    else
+        ctl_complain("%s has %ld characters: the code sandbox takes %d at most", name, units, CODE_UNITS_MAX);
+    return CTL_USAGE;
+}
+
 /* --vars as text in `out`; it is an object, the service judges the rest. */
 static int read_vars(struct ctl *ctl, struct sk_buf *out)
 {
@@ -88,7 +122,8 @@ static int read_vars(struct ctl *ctl, struct sk_buf *out)
         return status;
     value = sk_json_parse_object(sk_buf_data(out), sk_buf_len(out), &limits, &err);
     if (value == NULL)
-        return ctl_usage(ctl, "--vars must be a JSON object: %s", err.message);
+        return ctl_usage(ctl, "--vars must be a JSON object such as {\"name\": \"Ada\"}, or @FILE with one: %s",
+                         err.message);
     json_decref(value);
     return 0;
 }
@@ -109,16 +144,6 @@ static bool put_string(struct sk_buf *out, const char *text, size_t length)
     return good && sk_buf_append(out, text + start, length - start) && sk_buf_append_char(out, '"');
 }
 
-static bool is_utf8(const char *text, size_t length)
-{
-    for (size_t step; length > 0; text += step, length -= step) {
-        step = (unsigned char)text[0] < 0x80 ? 1 : sk_utf8_sequence(text, length);
-        if (step == 0)
-            return false;
-    }
-    return true;
-}
-
 static int build_body(struct ctl *ctl, const char *file, struct sk_buf *body)
 {
     struct sk_buf code, vars;
@@ -129,13 +154,9 @@ static int build_body(struct ctl *ctl, const char *file, struct sk_buf *body)
     sk_buf_init(&vars, CODE_VARS_MAX + CODE_READ_SIZE);
     status = ctl->args.vars != NULL && strcmp(ctl->args.vars, "@-") == 0 && strcmp(file, "-") == 0
                  ? ctl_usage(ctl, "only one of FILE and --vars can be stdin")
-                 : read_file(file, &code);
+                 : read_code(file, &code);
     if (status == 0)
         status = read_vars(ctl, &vars);
-    if (status == 0 && !is_utf8(sk_buf_data(&code), sk_buf_len(&code))) {
-        ctl_complain("%s is not UTF-8", ctl_clean(file));
-        status = CTL_USAGE;
-    }
     if (status == 0) {
         good =
             sk_buf_append_text(body, "{\"code\":") && put_string(body, sk_buf_data(&code), sk_buf_len(&code)) &&
@@ -275,6 +296,17 @@ static void print_text(const json_t *value, FILE *out)
         fputc('\n', out);
 }
 
+/* Whether the message ends with "line N)". */
+static bool ends_with_line(const char *message, struct span line)
+{
+    static const char word[] = "line ";
+    size_t tail = sizeof(word) - 1 + line.length + 1, length = strlen(message);
+    const char *at = message + (length < tail ? 0 : length - tail);
+
+    return length >= tail && memcmp(at, word, sizeof(word) - 1) == 0 &&
+           memcmp(at + sizeof(word) - 1, line.text, line.length) == 0 && message[length - 1] == ')';
+}
+
 static int show_failure(const struct ctl *ctl, struct span answer, struct span data)
 {
     struct span error = member(data, "error"), line = member(error, "line");
@@ -282,14 +314,15 @@ static int show_failure(const struct ctl *ctl, struct span answer, struct span d
            *traceback = text_of(member(error, "traceback")), *code = text_of(member(error, "code"));
     const char *text = message != NULL ? json_string_value(message) : "no message", *kind = json_string_value(type);
     size_t kind_length = kind != NULL ? strlen(kind) : 0;
-    bool repeats = kind == NULL || (strncmp(text, kind, kind_length) == 0 && text[kind_length] == ':');
+    bool repeats = kind == NULL ||
+                   (strncmp(text, kind, kind_length) == 0 && (text[kind_length] == ':' || text[kind_length] == '\0'));
+    bool placed = line.text == NULL || ends_with_line(text, line); /* a SyntaxError of Python says its line itself */
     int status = code != NULL && strcmp(json_string_value(code), "timeout") == 0 ? CTL_DEADLINE : CTL_FAILED;
 
     if (!ctl->args.json && traceback != NULL)
         print_text(traceback, stderr);
     ctl_complain("%s%s%s%s%.*s%s", repeats ? "" : ctl_clean(kind), repeats ? "" : ": ", ctl_clean(text),
-                 line.text != NULL ? " (line " : "", line.text != NULL ? (int)line.length : 0,
-                 line.text != NULL ? line.text : "", line.text != NULL ? ")" : "");
+                 placed ? "" : " (line ", placed ? 0 : (int)line.length, placed ? "" : line.text, placed ? "" : ")");
     json_decref(message);
     json_decref(type);
     json_decref(traceback);
@@ -461,8 +494,10 @@ int ctl_code(struct ctl *ctl)
     if (ctl->args.positional_count != 2)
         return ctl_usage(ctl, "say the language (js or python) and the file (- is stdin)");
     language = ctl->args.positional[0];
+    if (strcmp(language, "py") == 0) /* FastGPT's codeType */
+        language = "python";
     if (strcmp(language, "js") != 0 && strcmp(language, "python") != 0)
-        return ctl_usage(ctl, "%s is not a language: js or python", ctl_clean(language));
+        return ctl_usage(ctl, "%s is not a language: js, or python (or py)", ctl_clean(language));
     if (base[0] == '\0') {
         ctl_complain(
             "no code sandbox: set SANDKEEP_CODE_URL and SANDKEEP_CODE_TOKEN (eval \"$(deploy/local/stack env)\")");
@@ -472,7 +507,11 @@ int ctl_code(struct ctl *ctl)
         return ctl_usage(ctl, "the URL of the code sandbox must be http(s)://host[:port][/path]");
     if (ctl->args.timeout_ms == 0 || ctl->args.deadline_ms == 0)
         return ctl_usage(ctl, "--timeout and --deadline must be more than 0");
-    if (ctl->args.queue != NULL && !is_utf8(ctl->args.queue, strlen(ctl->args.queue)))
+    if (ctl->args.timeout_ms > CODE_TIMEOUT_MAX)
+        return ctl_usage(ctl,
+                         "--timeout: no code sandbox lets code run for longer than %d minutes (SANDBOX_MAX_TIMEOUT)",
+                         CODE_TIMEOUT_MAX / 60000);
+    if (ctl->args.queue != NULL && utf16_units(ctl->args.queue, strlen(ctl->args.queue)) < 0)
         return ctl_usage(ctl, "--queue is not UTF-8");
     sk_url_begin(&builder, parts.tls ? "https://" : "http://");
     sk_buf_printf(&builder.text, "%s:%d%s", parts.host, parts.port, parts.path);

@@ -57,7 +57,7 @@ static void bash_script(void)
           stdout);
     for (const struct ctl_verb *verb = ctl_verbs; verb->name != NULL; verb++)
         printf("%s ", verb->name);
-    fputs("man' -- \"$cur\")); return ;;\n    code:code) COMPREPLY=($(compgen -W 'js python' -- \"$cur\")); return "
+    fputs("man' -- \"$cur\")); return ;;\n    code:code) COMPREPLY=($(compgen -W 'js py python' -- \"$cur\")); return "
           ";;\n    "
           "cp:*|code:*) [[ $cur == -* ]] || { COMPREPLY=($(compgen -f -- \"$cur\")); "
           "return; } ;;\n    esac\n    case $verb in\n",
@@ -122,7 +122,7 @@ static void zsh_script(void)
         if (strcmp(verb->name, "cp") == 0)
             fputs(" \\\n            '*:file:_files'", stdout);
         else if (strcmp(verb->name, "code") == 0)
-            fputs(" \\\n            '1:language:(js python)' \\\n            '2:file:_files'", stdout);
+            fputs(" \\\n            '1:language:(js py python)' \\\n            '2:file:_files'", stdout);
         else if (strcmp(verb->name, "completion") == 0)
             fputs(" \\\n            '1:shell:(bash zsh)'", stdout);
         fputs("\n            ;;\n", stdout);

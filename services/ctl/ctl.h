@@ -24,6 +24,7 @@ enum ctl_exit {
     CTL_DEADLINE = 5,
     CTL_UNREACHABLE = 6, /* no bus, or nobody of ours on it */
     CTL_INTERRUPTED = 130,
+    CTL_UNREAD = 141, /* nobody reads stdout any more: what a shell calls death by SIGPIPE */
 };
 
 #define CTL_POSITIONAL_MAX      8

@@ -124,6 +124,8 @@ static void print_people(const struct ctl *ctl, const struct ctl_look *look, boo
         printf(", %zu leases", look->lease_count);
     if (look->events_known)
         printf(", %zu events", look->event_count);
+    if (look->code_asked && look->code_trouble[0] == '\0')
+        printf(", code sandbox ready");
     printf(": %zu finding%s\n", report->count, report->count == 1 ? "" : "s");
     if (look->unreadable > 0)
         ctl_note(ctl, "%zu answers of the service were no records", look->unreadable);

@@ -13,14 +13,28 @@
 
 static const char exit_text[] =
     "0 done, 1 the operation failed (doctor: there are findings), 2 usage or configuration, 3 not found, 4 busy or in "
-    "conflict, 5 deadline, 6 the bus or the service cannot be reached, 130 interrupted (the operation goes on).";
+    "conflict, 5 deadline, 6 the bus or the service cannot be reached, 130 interrupted (the operation goes on), 141 "
+    "nobody reads stdout any "
+    "more.";
 static const char config_text[] =
     "Configuration comes from the environment: SANDKEEP_NATS_URL "
     "(nats://127.0.0.1:4222), SANDKEEP_NATS_TOKEN, SANDKEEP_NATS_CREDENTIALS_FILE, "
     "SANDKEEP_SUBJECT_PREFIX (sandbox); for exec, cp and doctor also "
     "SANDKEEP_LOCALBOX_URL and SANDKEEP_LOCALBOX_KEY, or "
-    "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY; for code "
+    "AGENT_SANDBOX_OPENSANDBOX_BASEURL and AGENT_SANDBOX_OPENSANDBOX_API_KEY; for code (and doctor) "
     "SANDKEEP_CODE_URL and SANDKEEP_CODE_TOKEN. skctl --print-config shows them all with their values.";
+
+static const char time_text[] =
+    "TIME is a number and ms, s, m, h or d, such as 500ms or 1.5h; without a unit it is seconds.";
+
+static bool takes_time(const struct ctl_verb *verb)
+{
+    const struct ctl_option *const *option = verb->options;
+
+    while (*option != NULL && (*option)->type != CTL_OPTION_DURATION)
+        option++;
+    return *option != NULL;
+}
 
 /* Paragraph of text with `indent` blanks before each line. */
 static void wrap(FILE *out, const char *text, int indent)
@@ -61,6 +75,10 @@ void ctl_help_verb(const struct ctl_verb *verb, FILE *out)
         print_option(out, *option);
     for (const struct ctl_option *const *option = ctl_common_options; *option != NULL; option++)
         print_option(out, *option);
+    if (takes_time(verb)) {
+        fputc('\n', out);
+        wrap(out, time_text, 0);
+    }
 }
 
 void ctl_help_print(FILE *out)
@@ -133,7 +151,9 @@ void ctl_help_man(FILE *out)
     fputs(".SH OPTIONS OF EVERY VERB\n", out);
     for (const struct ctl_option *const *option = ctl_common_options; *option != NULL; option++)
         roff_option(out, *option);
-    fputs(".SH ENVIRONMENT\n", out);
+    fputs(".PP\n", out);
+    roff(out, time_text);
+    fputs("\n.SH ENVIRONMENT\n", out);
     roff(out, config_text);
     fputs("\n.SH EXIT STATUS\n", out);
     roff(out, exit_text);

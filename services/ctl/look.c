@@ -275,6 +275,8 @@ int ctl_look_take(struct ctl *ctl, struct ctl_provider *provider, struct ctl_loo
     if (status == 0)
         status = ctl_look_events(ctl, look);
     if (status == 0)
+        status = ctl_look_code(ctl, look);
+    if (status == 0)
         status = read_records(ctl, look);
     if (status != 0)
         return status;
@@ -300,6 +302,7 @@ int ctl_look_take(struct ctl *ctl, struct ctl_provider *provider, struct ctl_loo
     snapshot.history_known = look->events_known;
     snapshot.history = look->events;
     snapshot.history_count = look->event_count;
+    snapshot.code_trouble = look->code_trouble[0] != '\0' ? look->code_trouble : NULL;
     snapshot.foreign_writers = true; /* FastGPT may write records at any time, and writes no events */
     return sk_check_run(&snapshot, report) == 0 ? 0 : out_of_memory();
 }

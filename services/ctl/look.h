@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What the doctor can see: provider objects and volumes by asking the provider, slots, leases and records by asking the
- * service, the event history from its stream. What cannot be had is noted and not judged. */
+ * service, the event history from its stream, the code sandbox by
+ * asking it whether it is ready. What cannot be had is noted and not judged. */
 #ifndef SK_CTL_LOOK_H
 #define SK_CTL_LOOK_H
 
@@ -28,8 +29,10 @@ struct ctl_look {
     struct sk_check_event *events;
     size_t event_count;
     bool events_known;
-    size_t unreadable;         /* answers of `list` that are no record */
-    size_t unreadable_remotes; /* objects of the provider that make no sense */
+    bool code_asked;                        /* SANDKEEP_CODE_URL is set */
+    char code_trouble[SK_CHECK_DETAIL_MAX]; /* what is wrong with the code sandbox, or "" */
+    size_t unreadable;                      /* answers of `list` that are no record */
+    size_t unreadable_remotes;              /* objects of the provider that make no sense */
 };
 
 /* Looks at everything and judges it. 0, or an exit status after telling why; the look must be freed in both cases. A
@@ -40,5 +43,9 @@ void ctl_look_fini(struct ctl_look *look);
 
 /* history.c: the lifecycle events of the stream. 0 (also when there is no stream: noted), or an exit status. */
 SK_MUST_USE int ctl_look_events(struct ctl *ctl, struct ctl_look *look);
+
+/* health.c: whether the code sandbox of SANDKEEP_CODE_URL is ready. 0 (also when it is not: code_trouble says so), or
+ * an exit status. */
+SK_MUST_USE int ctl_look_code(struct ctl *ctl, struct ctl_look *look);
 
 #endif

@@ -35,7 +35,7 @@ static const struct sk_config_key keys[] = {
     SK_CONFIG_STRING(struct ctl_config, volume_token, "AGENT_SANDBOX_OPENSANDBOX_VOLUME_MANAGER_TOKEN", "",
                      SK_CONFIG_SECRET, "Its token."),
     SK_CONFIG_URL(struct ctl_config, code_url, "SANDKEEP_CODE_URL", "", http_schemes, 0,
-                  "Code sandbox (sk-code, or any with the same API); for code."),
+                  "Code sandbox (sk-code, or any with the same API); for code and doctor."),
     SK_CONFIG_STRING(struct ctl_config, code_token, "SANDKEEP_CODE_TOKEN", "", SK_CONFIG_SECRET,
                      "Its token; empty = none."),
 };
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
     int mode = MODE_VERB, status, at, problems;
 
     setlocale(LC_CTYPE, "");
-    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error of ours, not a death */
+    signal(SIGPIPE, SIG_IGN); /* a closed stdout ends the program in its own time, see ctl_finish */
     at = global_options(argc, argv, &mode, &format, &status);
     if (at < 0)
         return status;

@@ -118,7 +118,8 @@ static int set_option(struct ctl *ctl, const struct ctl_option *option, const ch
         break;
     case CTL_OPTION_DURATION:
         if (!ctl_parse_duration(value, (int64_t *)(void *)field))
-            return ctl_usage(ctl, "--%s=%s: must be a time such as 500ms, 30s, 5m, 2h or 7d", option->name, value);
+            return ctl_usage(ctl, "--%s=%s: must be a time such as 500ms, 30s, 5m, 2h or 7d (30 is 30s)", option->name,
+                             value);
         break;
     case CTL_OPTION_COUNT: {
         long long number;

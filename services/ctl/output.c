@@ -4,6 +4,7 @@
  * status that an error code means. */
 #include "services/ctl/ctl.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -276,9 +277,19 @@ void ctl_table_print(struct ctl_table *table, FILE *out)
     ctl_table_free(table);
 }
 
+/* Whether stdout is a pipe whose reader has left (`skctl … | head`): nothing went wrong then. */
+static bool is_unread(void)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+
+    return poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+}
+
 int ctl_finish(int status)
 {
     if (fflush(stdout) != 0 || ferror(stdout)) {
+        if (is_unread())
+            return status == CTL_OK ? CTL_UNREAD : status;
         ctl_complain("stdout could not be written");
         return status == CTL_OK ? CTL_FAILED : status;
     }

@@ -92,8 +92,10 @@ OPTION(o_cwd, "cwd", "DIR", CTL_OPTION_TEXT, cwd, "working directory inside the 
 OPTION(o_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms, "kill the command after this long");
 
 OPTION(o_vars, "vars", "JSON|@FILE", CTL_OPTION_TEXT, vars, "variables of the code: a JSON object, or @FILE with one");
-OPTION(o_code_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms,
-       "stop the code after this long, such as 500ms or 5s (the service's limit)");
+OPTION(
+    o_code_timeout, "timeout", "TIME", CTL_OPTION_DURATION, timeout_ms,
+    "stop the code after this long, such as 500ms or 5s; the service's limit (SANDBOX_MAX_TIMEOUT, 1 min where nothing "
+    "else is set) holds all the same");
 OPTION(o_queue, "queue", "ID", CTL_OPTION_TEXT, queue, "queueId: tasks of one id take turns with those of others");
 OPTION(o_code_deadline, "deadline", "TIME", CTL_OPTION_DURATION, deadline_ms,
        "give up waiting after this long (3m, or the timeout and a minute); the task is cancelled");
@@ -185,8 +187,9 @@ const struct ctl_verb ctl_verbs[] = {
      ctl_id},
     {"doctor", "", "check the invariants on live data",
      "Reads records, quota slots and leases through the service, objects through the provider and events from their "
-     "stream, and prints every contradiction as {sandboxId, invariant, detail}. What cannot be had is not judged, and "
-     "a note says so. "
+     "stream, and prints every contradiction as {sandboxId, invariant, detail}; with SANDKEEP_CODE_URL also whether "
+     "the "
+     "code sandbox there is ready. What cannot be had is not judged, and a note says so. "
      "Read-only unless --repair is given, which offers safe commands (recover, stop, delete of an object without a "
      "record) and asks before each. "
      "Exit status 1 when there are findings.",
@@ -203,7 +206,7 @@ const struct ctl_verb ctl_verbs[] = {
      "identity flags; - is "
      "stdin or stdout. Directories are not copied.",
      identity_options, 2, false, ctl_cp},
-    {"code", "js|python FILE", "run JavaScript or Python in the code sandbox",
+    {"code", "js|py|python FILE", "run JavaScript or Python in the code sandbox",
      "Sends the file (- is stdin) to the code sandbox of SANDKEEP_CODE_URL and prints what its main function returns, "
      "as "
      "JSON, on stdout, and what it printed on stderr. It needs no bus. With --json the whole answer of the service "

@@ -123,6 +123,10 @@ def test_results_are_printed_as_they_came(offline, sandbox, script, text):
     (failure("x is not defined", type="ReferenceError", line=3, traceback="main (code.js:3)", log="before"), 200, 1,
      ["before\n", "main (code.js:3)\n", "skctl: ReferenceError: x is not defined (line 3)\n"]),
     (failure("ValueError: no", type="ValueError"), 200, 1, ["skctl: ValueError: no\n"]),
+    (failure("Exception", type="Exception", line=2), 200, 1, ["skctl: Exception (line 2)\n"]),
+    (failure("invalid syntax (<string>, line 12)", type="SyntaxError", line=12), 200, 1, ["skctl: SyntaxError: invalid syntax (<string>, line 12)\n"]),
+    (failure("invalid syntax (<string>, line 12)", type="SyntaxError", line=2), 200, 1, ["skctl: SyntaxError: invalid syntax (<string>, line 12) (line 2)\n"]),
+    (failure("2)", type="E", line=2), 200, 1, ["skctl: E: 2) (line 2)\n"]),
     (failure("Script execution timed out after 1000ms", "timeout"), 200, 5, ["timed out after 1000ms"]),
     (failure("Memory limit exceeded", "memory"), 200, 1, ["Memory limit exceeded"]),
     ({"success": False, "message": "Code cannot be empty"}, 200, 1, ["Code cannot be empty"]),
@@ -183,6 +187,43 @@ def test_usage(offline, sandbox, script, arguments):
     done = offline("code", *[str(script) if word == "FILE" else word for word in arguments], stdin="")
     assert (done.status, done.out) == (2, "") and done.err.strip()
     assert sandbox.requests == []
+
+
+@pytest.mark.parametrize("content,told", [
+    (b"", "{} is empty"), (b"x" * 5242881, "{} has 5242881 characters: the code sandbox takes 5242880 at most"),
+    ("\U0001f600".encode() * 2621441, "{} has 5242882 characters: the code sandbox takes 5242880 at most"),
+], ids=["empty", "large", "large-in-utf-16"])
+def test_what_the_service_would_refuse_is_told_by_its_file(offline, sandbox, tmp_path, content, told):
+    path = tmp_path / "code"
+    path.write_bytes(content)
+    done = offline("code", "js", str(path))
+    assert (done.status, done.out, done.err) == (2, "", f"skctl: {told.format(path)}\n") and sandbox.requests == []
+
+
+def test_stdin_that_is_empty_is_told(offline, sandbox):
+    assert offline("code", "py", "-", stdin="").err == "skctl: stdin is empty\n" and sandbox.requests == []
+
+
+def test_the_largest_code_is_sent(offline, sandbox, tmp_path):
+    sandbox.says(answer(1))
+    (tmp_path / "code").write_bytes("é".encode() * 5242880)
+    assert offline("code", "js", str(tmp_path / "code")).out == "1\n" and len(sandbox.sent()["code"]) == 5242880
+
+
+def test_python_by_its_short_name(offline, sandbox, script):
+    sandbox.says(answer(1))
+    assert offline("code", "py", str(script)).status == 0 and sandbox.requests[-1]["path"] == "/sandbox/python"
+
+
+@pytest.mark.parametrize("argument,told", [
+    ("--vars={bad", 'a JSON object such as {"name": "Ada"}'), ("--vars=[1]", "must be an object"), ("--timeout=99h", "longer than 10 minutes"),
+    ("--timeout=600001ms", "longer than 10 minutes"),
+])
+def test_options_that_cannot_be_meant_say_what_can(offline, sandbox, script, argument, told):
+    done = offline("code", "js", str(script), argument)
+    assert done.status == 2 and told in done.err and sandbox.requests == []
+    sandbox.says(answer(1))
+    assert offline("code", "js", str(script), "--timeout=10m").status == 0 and sandbox.sent()["timeoutMs"] == 600000
 
 
 def test_without_a_sandbox_it_says_what_to_set(offline, script):

@@ -11,6 +11,22 @@ VERBS = ["ensure", "stop", "archive", "restore", "delete", "converge", "recover"
 FLAGS = {"app": "--app", "skillEdit": "--skill", "workflowBuilder": "--workflow"}
 
 
+def test_a_reader_that_leaves_is_no_error(environment):
+    """As with `skctl help man | head -1`: quiet, and the status that a shell gives death by SIGPIPE."""
+    with subprocess.Popen([bin_dir() / "skctl", "help", "man"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(30)) == (b"", 141)
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run([bin_dir() / "skctl", "help", "man"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, "skctl: stdout could not be written\n")
+
+
+def test_help_says_what_a_time_is(offline):
+    assert "without a unit it is seconds" in offline("help", "code").out and "without a unit it is seconds" in offline("help", "man").out
+    assert "without a unit" not in offline("help", "id").out
+    assert "30 is 30s" in offline("code", "js", "-", "--timeout=soon").err
+
+
 @pytest.mark.parametrize("row", json.loads((ROOT / "tests/golden/identity.json").read_text()))
 def test_id_agrees_with_the_golden_vectors(offline, row):
     arguments = ["id", f"{FLAGS[row['sourceType']]}={row['sourceId']}", f"--user={row['userId']}"]
@@ -79,7 +95,7 @@ def test_bash_completion():
     assert complete("skctl list --status=runn") == ["running"]
     assert complete("skctl recover --action ab") == ["abandon"]
     assert complete("skctl help tim") == ["timeline"]
-    assert complete("skctl code ") == ["js", "python"]
+    assert complete("skctl code ") == ["js", "py", "python"]
     assert complete("skctl code js --vars={} --ti") == ["--timeout="]
 
 

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """exec, cp and doctor against a real sk-localbox."""
+import http.server
 import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -271,6 +273,66 @@ def test_doctor_that_cannot_look_does_not_say_healthy(skctl, records, environmen
     environment["SANDKEEP_LOCALBOX_URL"] = "http://127.0.0.1:1"
     done = skctl("doctor")
     assert done.status == 6 and "0 findings" not in done.out
+
+
+class Health:
+    """A code sandbox as far as /health, which says `status`."""
+
+    def __init__(self):
+        self.status, self.asked, outer = 200, [], self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.asked.append(self.path)
+                self.send_response(outer.status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@pytest.fixture
+def health(environment):
+    one = Health()
+    environment["SANDKEEP_CODE_URL"] = f"{one.url}/base"
+    yield one
+    one.close()
+
+
+def test_doctor_asks_the_code_sandbox(skctl, records, health):
+    done = skctl("doctor")
+    assert (done.status, health.asked) == (0, ["/base/health"]) and "code sandbox ready: 0 findings" in done.out
+    assert skctl("doctor", "--json").json == {"findings": []}
+    health.status = 503
+    done = skctl("doctor", "--json")
+    assert (done.status, done.json) == (1, {"findings": [{"sandboxId": None, "invariant": "code-down",
+                                                          "detail": f"{health.url}/base/health answers HTTP 503: it is not ready"}]})
+
+
+def test_doctor_sees_a_dead_code_sandbox(skctl, records, environment):
+    environment["SANDKEEP_CODE_URL"] = "http://127.0.0.1:1"
+    done = skctl("doctor")
+    assert done.status == 1 and "VIOLATION -  code-down: http://127.0.0.1:1/health gave no answer" in done.out and "1 finding\n" in done.out
+    assert [(finding["sandboxId"], finding["invariant"]) for finding in skctl("doctor", "--json").json["findings"]] == [(None, "code-down")]
+    assert "no safe repair" in skctl("doctor", "--repair", "--yes").err
+
+
+def test_doctor_does_not_wait_for_a_code_sandbox_that_hangs(skctl, records, environment):
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        environment["SANDKEEP_CODE_URL"] = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        began = time.monotonic()
+        done = skctl("doctor", "--json")
+        assert [finding["invariant"] for finding in done.json["findings"]] == ["code-down"]
+        assert time.monotonic() - began < 30  # two looks of 3 s each, and the time between them
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole stack: services, replicas, sandboxes."""
+import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import pathlib
@@ -138,6 +140,26 @@ def test_the_code_sandbox_is_killed_and_comes_back_as_it_was(code):
     code.run("kill", "code")
     code.run("down")
     assert users(first) == [] and marked_pids(code) == []
+
+
+@pytest.mark.parametrize("purge", [[], ["--purge"]], ids=["down", "purge"])
+def test_a_killed_code_sandbox_leaves_no_folder_after_down(clone, tmp_path, purge):
+    run = tmp_path / "run"
+    run.mkdir()
+    clone.run("up", "--only", "code", SANDKEEP_CODE_RUN_DIR=str(run))
+    pid = clone.pids()["code"]
+    assert [folder.name.startswith(f"sandkeep-code-{pid}-") for folder in run.iterdir()] == [True]
+    others = run / f"sandkeep-code-{pid}-aaaaaa", run / f"sandkeep-code-{pid + 1}-aaaaaa", run / f"sandkeep-code-{pid}-bbbbbb"
+    for folder in others:
+        folder.mkdir()
+    (others[2] / "file").touch()
+    clone.run("kill", "code")
+    with contextlib.ExitStack() as held:
+        lock = os.open(others[0], os.O_RDONLY)
+        held.callback(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of another launcher, to which the pid was given meanwhile
+        clone.run("down", *purge)
+    assert sorted(run.iterdir()) == sorted(others)
 
 
 def test_the_code_sandbox_takes_its_settings_and_no_others(code):

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the stack consists of: for each member its command, environment, address, readiness probe and how it is stopped.
 Adding a service to the stack means adding one Service line in `members_of`."""
+import contextlib
+import fcntl
 import os
 import pathlib
 import shutil
+import time
 
 from . import probes, process
 from .state import StackError
@@ -12,6 +15,8 @@ SECANTUS_VERSION = "0.7.0b3"
 SECANTUS_FAST_VERSION = "0.5.3-beta.193"
 DATABASE = "fastgpt"
 IMAGE = "localbox/default:1"
+RUN_DIR = "/run"  # default of SANDKEEP_CODE_RUN_DIR
+LOCK_SECONDS = 2
 
 # Variables that name a server of somebody else, by member.
 EXTERNAL = {"nats": "SANDKEEP_NATS_URL", "redis": "SANDKEEP_REDIS_URL", "mongo": "SANDKEEP_MONGODB_URI",
@@ -55,6 +60,15 @@ def passed_environment():
     return out
 
 
+def locked(handle):
+    """Takes the lock of an open file; False when somebody else has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
 def program(name, hint):
     """Full path of a server program; Debian keeps some in sbin, which not every PATH has."""
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/sbin")
@@ -92,6 +106,9 @@ class Member:
     def prepare(self):
         """Makes what the start needs (folders, configuration files)."""
         self.data.mkdir(parents=True, exist_ok=True)
+
+    def clean(self, record):
+        """Removes what the process of this record, which is gone, left outside of the state folder."""
 
     def settings(self):
         """Configuration handed over as environment variables."""
@@ -303,6 +320,25 @@ class Code(Service):
         out[process.MARK] = self.stack.state.data["id"]
         out[process.MEMBER_MARK] = self.name
         return out
+
+    def clean(self, record):
+        """The empty root folder of a launcher that was killed: the next one would sweep it away, but after `down` none comes.
+        A launcher holds the lock of its folder, so one that has the same pid by now keeps its own; what the killed one forked
+        may hold it for a moment."""
+        end = time.monotonic() + LOCK_SECONDS
+        run_dir = pathlib.Path(record.get("env", {}).get("SANDKEEP_CODE_RUN_DIR") or RUN_DIR)
+        if not record.get("pid"):
+            return
+        for folder in run_dir.glob(f"sandkeep-code-{record['pid']}-??????"):
+            with contextlib.suppress(OSError):  # somebody's, or not empty
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    while not locked(lock) and time.monotonic() < end:
+                        time.sleep(0.02)
+                    if locked(lock):
+                        folder.rmdir()
+                finally:
+                    os.close(lock)
 
     def probe(self):
         return probes.http_ok(f"{self.admin_address}/readyz")

@@ -322,6 +322,9 @@ class Stack:
                 self.end_sandboxes()
             self.stop_all([name for name in self.state.data["members"] if self.state.alive(name)])
             self.end_marked()
+            for member in self.members():
+                if self.state.record(member.name):
+                    member.clean(self.state.record(member.name))
             for record in self.state.data["members"].values():
                 record["pid"] = None
             if self.state.exists():

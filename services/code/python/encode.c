@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define DEPTH_MAX    2000        /* beyond Python's own limit on recursion, which ends an encoding first */
-#define SAFE_INTEGER (1LL << 53) /* the largest that every JSON client reads exactly */
+#define SAFE_INTEGER (1LL << 53) /* up to here a double holds every integer */
 
 static PyObject *path[DEPTH_MAX]; /* containers that are being encoded, outermost first: borrowed */
 static int depth;
@@ -93,19 +93,28 @@ static bool encode_float(struct python_text *text, double number)
     return true;
 }
 
-/* Number when every client reads it exactly, else text of its digits. */
+/* All digits, however many: an integer stays one, as the json module has it. */
 static bool encode_int(struct python_text *text, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    const char *all;
+    PyObject *string;
+    Py_ssize_t length;
     char digits[32];
 
     if (number == -1 && overflow == 0 && PyErr_Occurred())
         return false;
-    if (overflow != 0 || number > SAFE_INTEGER || number < -SAFE_INTEGER)
-        return quote(text, PyLong_Type.tp_repr(value)); /* not a subclass's own str() */
-    python_text_put(text, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", number));
-    return true;
+    if (overflow == 0) {
+        python_text_put(text, digits, (size_t)snprintf(digits, sizeof(digits), "%lld", number));
+        return true;
+    }
+    string = PyLong_Type.tp_repr(value); /* not a subclass's own str(); the interpreter bounds the digits */
+    all = string == NULL ? NULL : PyUnicode_AsUTF8AndSize(string, &length);
+    if (all != NULL)
+        python_text_put(text, all, (size_t)length);
+    Py_XDECREF(string);
+    return all != NULL;
 }
 
 /* A Decimal is a number when a double holds the very value. */

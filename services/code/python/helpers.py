@@ -33,7 +33,11 @@ def str_to_base64(text, prefix=""):
 def create_hmac(algorithm, secret):
     """{"timestamp": milliseconds as text, "sign": HMAC of timestamp and secret, base64 and percent-encoded}"""
     timestamp = str(round(_now() * 1000))
-    digest = _hmac.new(str(secret).encode(), f"{timestamp}\n{secret}".encode(), algorithm).digest()
+    key, message = str(secret).encode(), f"{timestamp}\n{secret}".encode()
+    try:
+        digest = _hmac.new(key, message, algorithm).digest()
+    except (AttributeError, TypeError, ValueError):  # whatever the layers below say of it; JavaScript's words
+        raise ValueError(f"Invalid digest: {algorithm}") from None
     return {"timestamp": timestamp, "sign": _parse.quote(_base64.b64encode(digest).decode("ascii"))}
 
 
@@ -115,7 +119,7 @@ def input(prompt=""):
 
 
 def exit(code=None):
-    raise SystemExit(code)
+    raise SystemExit if code is None else SystemExit(code)
 
 
 class _Stream(_io.TextIOBase):

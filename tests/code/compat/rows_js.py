@@ -76,6 +76,7 @@ ROWS = [
     # ---- helpers ----
     gives("countToken", "[countToken(''), countToken('abcd'), countToken('abcde'), countToken(12345)]", [0, 1, 2, 2]),
     gives("strToBase64", "[strToBase64('Hello, World!'), strToBase64('你好', 'data:;base64,'), strToBase64('')]", ["SGVsbG8sIFdvcmxkIQ==", "data:;base64,5L2g5aW9", ""]),
+    does("createHmac of an unknown digest", "return createHmac('nope', 'k')", fails="Invalid digest: nope", error={"type": "Error"}, reference="A5"),
     does("createHmac", """const C = require('crypto-js');
         const { timestamp, sign } = createHmac('sha256', 'secret');
         return [typeof timestamp, Math.abs(Date.now() - Number(timestamp)) < 5000,
@@ -241,6 +242,11 @@ ROWS = [
     does("a name that is not there", "return undefinedVar", fails=re.compile("undefinedVar"), error={"type": "ReferenceError", "line": 2}, reference="A12"),
     js("a syntax error", "async function main() {\n  return {{{ }", fails=FAILS, error={"type": "SyntaxError", "line": int}, reference="A12"),
     js("infinite recursion", "function recurse() { return recurse() }\nasync function main() { return recurse() }", fails=FAILS, error={"type": "RangeError"}, reference="A12"),
+    *(does(f"{thrown} without a message", f"throw {thrown}", fails=told, error={"type": told}, reference="§4", ours=True)
+      for thrown, told in (("new Error()", "Error"), ("new RangeError('')", "RangeError"), ("Object.assign(new Error(), { name: 'Mine' })", "Mine"),
+                           ("{ message: '' }", "Error"), ("''", "string"))),
+    does("a timer's error without a message", "setTimeout(() => { throw new TypeError() }, 1); Promise.reject(new Error()); await delay(20); return 1", 1,
+         log="Uncaught (in promise) Error\nUncaught TypeError", reference="§4", ours=True),
     does("a text is thrown", "throw 'plain'", fails="plain", reference="A8", ours=True),
 
     # ---- limits (A3, A12) ----

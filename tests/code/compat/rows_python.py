@@ -93,6 +93,9 @@ ROWS = [
     gives("SystemHelper", "[callable(x) for x in (SystemHelper.http_request, SystemHelper.httpRequest, system_helper.http_request, system_helper.httpRequest)]", [True] * 4),
     gives("count_token", "[count_token(''), count_token('abcd'), count_token('abcde')]", [0, 1, 2]),
     gives("str_to_base64", "[str_to_base64('Hello, World!'), str_to_base64('你好', 'data:;base64,')]", ["SGVsbG8sIFdvcmxkIQ==", "data:;base64,5L2g5aW9"]),
+    does("create_hmac of an unknown digest", "return create_hmac('nope', 'k')", fails="Invalid digest: nope", error={"type": "ValueError", "line": 3}, reference="A6", ours=True),
+    *(does(f"create_hmac of {name}", f"return create_hmac({name}, 'k')", fails=f"Invalid digest: {text}", error={"type": "ValueError"}, reference="A6", ours=True)
+      for name, text in (("''", ""), ("5", "5"), ("'shake128'", "shake128"), ("None", "None"))),
     does("create_hmac", "r = create_hmac('sha256', 'secret')\nsign = base64.b64encode(hmac.new(b'secret', (r['timestamp'] + '\\nsecret').encode(), 'sha256').digest()).decode()\n"
          "return [sorted(r), abs(int(r['timestamp']) / 1000 - time.time()) < 5, r['sign'] == sign.replace('+', '%2B').replace('=', '%3D')]",
          [["sign", "timestamp"], True, True], top="import base64, hmac"),
@@ -190,7 +193,11 @@ ROWS = [
     gives("bytes", "[b'abc', bytearray(b'\\xff')]", ["YWJj", "/w=="], reference="A8", ours=True),
     gives("bytes, as the original has them", "[b'abc']", ["b'abc'"], reference="A8", server="strict"),
     gives("a set", "[{3, 1, 2}]", [[1, 2, 3]], reference="A8", ours=True),
-    gives("integers", "[2 ** 53, 10 ** 30]", [9007199254740992, "1" + "0" * 30], reference="A8", ours=True),
+    gives("integers", "[2 ** 53 + 1, -(2 ** 63), 2 ** 64, 10 ** 30, {7: 3 ** 50}]", [9007199254740993, -(2 ** 63), 2 ** 64, 10 ** 30, {"7": 3 ** 50}], reference="A8"),
+    gives("an integer that would write itself otherwise", "Odd(10 ** 20)", 10 ** 20, top="class Odd(int):\n    __repr__ = __str__ = lambda self: 'no'", reference="A8"),
+    gives("an integer of numpy", "numpy.array([2 ** 64 - 1, 1], dtype=numpy.uint64)", [2 ** 64 - 1, 1], top="import numpy", reference="A8", ours=True),
+    gives("an integer with more digits than Python writes", "10 ** 5000", fails=re.compile("4300"), error={"type": "ValueError"}, reference="A8"),
+    py("long integers in variables", "def main(v):\n    return [v['n'] + 1, v['n']]", [10 ** 30 + 1, 10 ** 30], variables={"n": 10 ** 30}, reference="A8"),
     gives("2 ** 53", "2 ** 53", 9007199254740992, reference="A12"),
     gives("Decimal", "[decimal.Decimal('1.10'), decimal.Decimal('1.23456789012345678901')]", [1.1, "1.23456789012345678901"], top="import decimal", reference="§4", ours=True),
     gives("keys that are tuples", "{(1, 'a'): 1}", {"(1, 'a')": 1}, reference="A8", ours=True),
@@ -209,6 +216,10 @@ ROWS = [
 
     # ---- errors (A8) ----
     does("an exception's message", "raise ValueError('boom')", fails="boom", error={"type": "ValueError", "line": 3, "traceback": str}, reference="A8"),
+    *(does(f"{statement} without a message", statement, fails=told, error={"type": told, "traceback": re.compile(f"\n{told}$")}, reference="§4", ours=True)
+      for statement, told in (("raise Exception", "Exception"), ("raise ValueError('')", "ValueError"), ("assert False", "AssertionError"), ("exit()", "SystemExit"),
+                              ("quit(None)", "SystemExit"), ("raise type('Mine', (Exception,), {})", "Mine"))),
+    does("exit with a reason", "exit('enough')", fails="enough", error={"type": "SystemExit"}, reference="A6"),
     does("a division by zero", "return 1 / 0", fails="division by zero", error={"type": "ZeroDivisionError", "line": 3}, reference="A8"),
     py("a syntax error", "def main():\n    return (\n", fails=FAILS, error={"type": "SyntaxError", "line": 2}, reference="A8"),
     py("a wrong indentation", "def main():\nreturn 1", fails=FAILS, error={"type": "IndentationError", "line": 2}, reference="A8"),

@@ -398,6 +398,11 @@ static void break_command_lost(struct world *w)
     w->commands[0].stored = false;
 }
 
+static void break_code(struct world *w)
+{
+    w->s.code_trouble = "http://127.0.0.1:3000/health gave no answer";
+}
+
 static const struct {
     enum sk_check expected;
     void (*damage)(struct world *w);
@@ -444,6 +449,7 @@ static const struct {
     {SK_CHECK_COMMAND_UNANSWERED, break_command_unanswered, SK_CHECK_COUNT},
     {SK_CHECK_COMMAND_AMBIGUOUS, break_command_ambiguous, SK_CHECK_COUNT},
     {SK_CHECK_COMMAND_LOST, break_command_lost, SK_CHECK_COUNT},
+    {SK_CHECK_CODE_DOWN, break_code, SK_CHECK_COUNT},
 };
 
 static void print(const struct sk_check_report *report)

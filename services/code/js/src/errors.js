@@ -24,24 +24,25 @@ function textOf(value) {
     }
 }
 
-export function messageOf(error) {
+function messageOf(error) {
     if (typeof error !== "object" || error === null) return textOf(error);
     const message = read(error, "message");
 
     return typeof message === "string" ? message : textOf(error);
 }
 
-export function typeOf(error) {
+function typeOf(error) {
     if (typeof error !== "object" || error === null) return error === null ? "null" : typeof error;
     const name = read(error, "name");
 
     return typeof name === "string" && name !== "" ? name : "Error";
 }
 
-/** "TypeError: x" as one line of the log. */
+/** "TypeError: x" as one line of the log; without a message just "TypeError". */
 export function briefly(error) {
     const message = messageOf(error);
 
+    if (message === "") return typeOf(error);
     return typeof error === "object" && error !== null ? typeOf(error) + ": " + message : message;
 }
 
@@ -66,9 +67,13 @@ function isBlank(text) {
     return true;
 }
 
-/** {message, type, line, traceback} of whatever was thrown; line 0 and traceback "" where there is none. */
+/**
+ * {message, type, line, traceback} of whatever was thrown; line 0 and traceback "" where there is none. An empty message is
+ * the type: a caller that shows the message only must have something to show.
+ */
 export function describe(error) {
-    const told = { message: messageOf(error), type: typeOf(error), line: 0, traceback: "" };
+    const type = typeOf(error);
+    const told = { message: messageOf(error) || type, type, line: 0, traceback: "" };
 
     if (typeof error !== "object" || error === null) return told;
     const stack = read(error, "stack");
