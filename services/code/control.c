@@ -3,10 +3,33 @@
  * Control messages: sending and receiving them with their descriptors. */
 #include "services/code/control.h"
 
+#include "common/base/version.h"
+
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+static uint64_t mix(uint64_t hash, const void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u; /* FNV-1a */
+    return hash;
+}
+
+/* Of version and revision, and of sizes: outside a clone the revision is not known. */
+static uint64_t build(void)
+{
+    static const uint32_t sizes[] = {sizeof(struct code_message), CODE_MSG_LAST, CODE_END_COUNT, CODE_SLOTS_MAX};
+    static uint64_t known;
+
+    if (known == 0) {
+        known = mix(0xcbf29ce484222325u, sk_version(), strlen(sk_version()) + 1);
+        known = mix(known, sk_revision(), strlen(sk_revision()));
+        known = mix(known, sizes, sizeof(sizes));
+    }
+    return known;
+}
 
 int code_control_pair(int fds[2])
 {
@@ -19,8 +42,9 @@ bool code_send(int fd, const struct code_message *message, const int *fds, size_
         char bytes[CMSG_SPACE(sizeof(int) * CODE_FDS_MAX)];
         struct cmsghdr align;
     } control;
-    struct iovec part = {(void *)(uintptr_t)message, sizeof(*message)};
-    struct msghdr head = {.msg_iov = &part, .msg_iovlen = 1};
+    uint64_t ours = build();
+    struct iovec parts[] = {{&ours, sizeof(ours)}, {(void *)(uintptr_t)message, sizeof(*message)}};
+    struct msghdr head = {.msg_iov = parts, .msg_iovlen = 2};
     ssize_t n;
 
     if (count > CODE_FDS_MAX) {
@@ -42,7 +66,7 @@ bool code_send(int fd, const struct code_message *message, const int *fds, size_
     do
         n = sendmsg(fd, &head, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    return n == (ssize_t)sizeof(*message);
+    return n == (ssize_t)(sizeof(ours) + sizeof(*message));
 }
 
 void code_fds_close(int fds[CODE_FDS_MAX])
@@ -86,9 +110,10 @@ enum code_receive code_receive(int fd, struct code_message *message, int fds[COD
         char bytes[CMSG_SPACE(sizeof(int) * CODE_FDS_MAX)];
         struct cmsghdr align;
     } control;
-    struct iovec part = {message, sizeof(*message)};
+    uint64_t theirs = 0;
+    struct iovec parts[] = {{&theirs, sizeof(theirs)}, {message, sizeof(*message)}};
     struct msghdr head = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
+        .msg_iov = parts, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)};
     ssize_t n;
     bool fits;
 
@@ -105,12 +130,13 @@ enum code_receive code_receive(int fd, struct code_message *message, int fds[COD
         code_fds_close(fds);
         return CODE_CLOSED;
     }
-    if (n == (ssize_t)sizeof(*message) && fits && (head.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 &&
-        message->kind >= CODE_MSG_SETUP && message->kind < CODE_MSG_LAST)
+    if (n == (ssize_t)(sizeof(theirs) + sizeof(*message)) && theirs == build() && fits &&
+        (head.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0 && message->kind >= CODE_MSG_SETUP &&
+        message->kind < CODE_MSG_LAST)
         return CODE_RECEIVED;
     code_fds_close(fds);
     *count = 0;
-    return CODE_GARBLED;
+    return theirs == build() ? CODE_GARBLED : CODE_FOREIGN;
 }
 
 const char *code_end_name(enum code_end end)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What launcher, templates, zygotes and host say to each other (services/code/README.md): fixed-size messages over
- * SOCK_SEQPACKET, descriptors by SCM_RIGHTS. All sides are built from the same source: no versions. */
+ * SOCK_SEQPACKET, descriptors by SCM_RIGHTS. All sides are of one build: before each message stands which, in bytes
+ * that are read whatever the size of the rest. Programs are executed while another build may be laid over them. */
 #ifndef SK_CODE_CONTROL_H
 #define SK_CODE_CONTROL_H
 
@@ -130,9 +131,10 @@ int code_control_pair(int fds[2]);
  * with errno EAGAIN when it is full. EINTR is retried, SIGPIPE never raised. */
 SK_MUST_USE bool code_send(int fd, const struct code_message *message, const int *fds, size_t count);
 
-enum code_receive { CODE_RECEIVED, CODE_NOTHING, CODE_CLOSED, CODE_GARBLED };
+enum code_receive { CODE_RECEIVED, CODE_NOTHING, CODE_CLOSED, CODE_GARBLED, CODE_FOREIGN };
 /* One message; the descriptors (close-on-exec) become the caller's: fds[CODE_FDS_MAX], unused ones -1. GARBLED: wrong
- * size or kind or too many descriptors (all of which are closed). */
+ * size or kind or too many descriptors (all of which are closed). FOREIGN: of another build, or no message of ours at
+ * all; so are its descriptors. */
 enum code_receive code_receive(int fd, struct code_message *message, int fds[CODE_FDS_MAX], size_t *count);
 void code_fds_close(int fds[CODE_FDS_MAX]);
 

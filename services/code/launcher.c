@@ -66,6 +66,7 @@ struct language {
     const struct code_language *config;
     struct template templates[2]; /* current is the one that serves */
     int current;
+    bool was_ready; /* some template was */
     struct zygote zygotes[CODE_ZYGOTES_PER_KIND];
     int64_t retry_us, backoff_us; /* no start before this */
 };
@@ -80,6 +81,7 @@ struct launcher {
     uint64_t last_id;
     bool draining, stopping, host_ended; /* host_ended: its pid is nobody's any more */
     int host_status;                     /* of wait, then */
+    const char *foreign;                 /* program of another build, at start */
 };
 
 static int64_t interval_us(const struct launcher *l)
@@ -361,6 +363,25 @@ static void template_lost(struct launcher *l, struct language *lang, struct temp
     template_drop(t);
 }
 
+/* Programs were replaced under us. Who serves goes on, and is asked to give way an interval later; at start nobody is.
+ */
+static void template_foreign(struct launcher *l, struct language *lang, struct template *t)
+{
+    struct template *current = &lang->templates[lang->current];
+
+    SK_LOG_ERROR("a program is of another build than the running sk-code: install all of one build and restart sk-code",
+                 SK_F("kind", lang->config->kind), SK_F("program", lang->config->program));
+    template_drop(t);
+    if (!lang->was_ready) {
+        l->foreign = lang->config->program;
+        l->stopping = true;
+    } else if (current->state == TEMPLATE_READY) {
+        current->since_us = code_now_us();
+    } else {
+        died(lang, code_now_us());
+    }
+}
+
 static void read_template(struct launcher *l, struct language *lang, struct template *t)
 {
     struct code_message message;
@@ -375,6 +396,7 @@ static void read_template(struct launcher *l, struct language *lang, struct temp
                 template_lost(l, lang, t, message.u.ready.text);
             } else {
                 t->state = TEMPLATE_READY;
+                lang->was_ready = true;
                 t->since_us = code_now_us();
                 SK_LOG_INFO("template ready", SK_F("kind", lang->config->kind));
             }
@@ -384,6 +406,9 @@ static void read_template(struct launcher *l, struct language *lang, struct temp
         code_fds_close(fds);
         break;
     case CODE_NOTHING:
+        break;
+    case CODE_FOREIGN:
+        template_foreign(l, lang, t);
         break;
     default:
         template_lost(l, lang, t, "it has closed its socket");
@@ -499,7 +524,7 @@ static void read_host(struct launcher *l)
             zygote_kill(z);
         }
     }
-    if (got == CODE_CLOSED || got == CODE_GARBLED)
+    if (got != CODE_NOTHING)
         l->stopping = true;
 }
 
@@ -758,7 +783,9 @@ int code_launcher_run(const struct code_launcher_config *config, int host, struc
     while (rc == 0 && !l->stopping)
         turn(l);
     end(l);
-    if (rc == 0 && l->host_ended && l->host_status != 0)
+    if (rc == 0 && l->foreign != NULL)
+        rc = sk_fail(err, SK_ERR_INTERNAL, "%s is of another build: install all programs of one build", l->foreign);
+    else if (rc == 0 && l->host_ended && l->host_status != 0)
         rc = sk_fail(err, SK_ERR_INTERNAL, "the host has ended with %s %d",
                      WIFSIGNALED(l->host_status) ? "signal" : "status",
                      WIFSIGNALED(l->host_status) ? WTERMSIG(l->host_status) : WEXITSTATUS(l->host_status));

@@ -193,6 +193,11 @@ static bool read_launcher(struct template *t, const char *const *modules)
         return true;
     case CODE_NOTHING:
         return true;
+    case CODE_FOREIGN: /* an answer of any kind says of which build we are; what started us ends us then */
+        memset(&message, 0, sizeof(message));
+        message.kind = CODE_MSG_READY;
+        message.u.ready.error = EPROTO;
+        return code_send(t->launcher, &message, NULL, 0);
     default:
         return false;
     }

@@ -284,6 +284,7 @@ static bool read_host(struct zygote *z)
         case CODE_NOTHING:
             return true;
         case CODE_GARBLED:
+        case CODE_FOREIGN:
             break;
         case CODE_CLOSED:
             return false;

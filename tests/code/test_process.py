@@ -8,6 +8,7 @@ import pathlib
 import secrets
 import signal
 import socket
+import subprocess
 import threading
 import time
 
@@ -105,6 +106,27 @@ def test_a_language_that_cannot_come_back_is_told_so(tmp_path):
         assert (status, body["message"]) == (200, "JS process pool is not ready")
         assert server.value("python", "def main():\n    return 2") == 2
         assert server.health()[0] == 503
+
+
+def test_programs_of_two_builds_do_not_start(tmp_path):
+    real = bin_dir().resolve()
+    revision = subprocess.run([real / "sk-code", "--version"], capture_output=True, text=True, check=True).stdout.split("(")[1]
+    revision = revision.split(")")[0].encode()
+    for name in PROGRAMS:
+        (tmp_path / name).write_bytes((real / name).read_bytes())
+        (tmp_path / name).chmod(0o755)
+    other = (tmp_path / "sk-code-js").read_bytes().replace(revision, b"#" + revision[1:])
+    (tmp_path / "sk-code-js").write_bytes(other)
+    tmp_path.chmod(0o755)
+    server = CodeServer(bin_dir=tmp_path, wait=False)
+    try:
+        with contextlib.suppress(AssertionError):  # it may end before its port is known
+            server.start()
+            assert server.join(20) != 0
+            assert "sk-code-js is of another build" in server.log()
+            return
+    finally:
+        server.close(check=False)
 
 
 def test_a_lack_of_descriptors_fails_no_queue(tmp_path):

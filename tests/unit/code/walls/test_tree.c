@@ -2,6 +2,7 @@
  *
  * The process tree: kill -9 of each part, replacement, renewal of templates, nothing left behind, hostile hosts. */
 #define SK_CHECK_TIMEOUT 120
+#include "common/base/version.h"
 #include "services/code/walls.h"
 #include "tests/unit/check_main.h"
 #include "tree.h"
@@ -11,7 +12,10 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -384,6 +388,91 @@ START_TEST(test_renewal)
 }
 END_TEST
 
+/* The template's program again, at `path`; of another build when its revision is another. */
+static void lay(const char *path, bool foreign)
+{
+    size_t length = strlen(sk_revision()), size, changed = 0;
+    char fresh[560];
+    struct stat stat;
+    char *bytes;
+    FILE *file = fopen(tree_template(), "re");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fstat(fileno(file), &stat), 0);
+    size = (size_t)stat.st_size;
+    bytes = malloc(size);
+    ck_assert_ptr_nonnull(bytes);
+    ck_assert_uint_eq(fread(bytes, 1, size, file), size);
+    fclose(file);
+    for (char *at = bytes; foreign && (at = memmem(at, size - (size_t)(at - bytes), sk_revision(), length)) != NULL;) {
+        *at = '#';
+        changed++;
+    }
+    ck_assert_int_eq(changed > 0, foreign);
+    snprintf(fresh, sizeof(fresh), "%s.new", path);
+    file = fopen(fresh, "we");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, size, file), size);
+    ck_assert_int_eq(fchmod(fileno(file), 0755), 0);
+    ck_assert_int_eq(fclose(file), 0);
+    ck_assert_int_eq(rename(fresh, path), 0);
+    free(bytes);
+}
+
+static void logged(int log, const char *text)
+{
+    int64_t until = code_now_us() + WAIT_MS * 1000;
+    static char all[65536];
+
+    do {
+        ssize_t n = pread(log, all, sizeof(all) - 1, 0);
+
+        all[n > 0 ? n : 0] = '\0';
+        ck_assert_msg(code_now_us() < until, "not logged: %s", text);
+        poll(NULL, 0, 10);
+    } while (strstr(all, text) == NULL);
+}
+
+/* Programs are replaced under a running launcher: the template that it has goes on, until there is one of its build. */
+START_TEST(test_foreign_template)
+{
+    struct tree_options options = {.template_interval_ms = 300, .retire_ms = 60000};
+    struct tree t;
+    char path[512], name[64];
+    pid_t template, zygote;
+    uint64_t id;
+    int log = memfd_create("log", MFD_CLOEXEC), err = dup(STDERR_FILENO);
+    bool started;
+
+    snprintf(name, sizeof(name), "code_walls_laid_%d", (int)getpid());
+    snprintf(path, sizeof(path), "%s", tree_template());
+    strcpy(strrchr(path, '/') + 1, name);
+    lay(path, false);
+    options.program = name;
+    ck_assert_int_eq(dup2(log, STDERR_FILENO), STDERR_FILENO);
+    started = tree_start(&t, &options);
+    ck_assert_int_eq(dup2(err, STDERR_FILENO), STDERR_FILENO);
+    close(err);
+    if (started) {
+        lay(path, true);
+        logged(log, "of another build");
+        do
+            find(&t, &template, &zygote);
+        while (kill(zygote, SIGKILL) != 0);
+        tree_next_zygote(&t); /* healed by the template that was there, or by one that took over just before */
+        works(&t);
+        id = t.id;
+        lay(path, false);
+        tree_next_zygote(&t);
+        ck_assert_uint_ne(t.id, id);
+        works(&t);
+        tree_end(&t);
+    }
+    close(log);
+    unlink(path);
+}
+END_TEST
+
 /* A zygote that retires has an end even when its host does not let go. */
 START_TEST(test_retirement_ends)
 {
@@ -659,5 +748,5 @@ START_TEST(test_leftovers)
 END_TEST
 
 SK_CHECK_MAIN("code tree", test_kill_zygote, test_kill_zygote_container, test_kill_task, test_kill_template,
-              test_stuck_zygote, test_nothing_left, test_renewal, test_retirement_ends, test_bad_host, test_deaf_host,
-              test_drain, test_launcher_dies, test_bad_languages, test_leftovers)
+              test_stuck_zygote, test_nothing_left, test_renewal, test_foreign_template, test_retirement_ends,
+              test_bad_host, test_deaf_host, test_drain, test_launcher_dies, test_bad_languages, test_leftovers)
