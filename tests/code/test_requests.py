@@ -251,6 +251,14 @@ def test_an_answer_that_is_cut(server, peer):
     assert server.run("js", "async function main(v) { await httpRequest(v.url) }", {"url": peer.url + "/cut"})[1]["success"] is False
 
 
+@pytest.mark.parametrize("language, code", [("js", "async function main(v) {\n\n  return await httpRequest(v.url)\n}"), ("python", "def main():\n\n    return http_request(url)\n")])
+def test_a_failed_request_has_a_line(server, peer, language, code):
+    """Also where the failure is the server's, long after the call."""
+    for url in ("http://127.0.0.1/", peer.url + "/cut"):
+        error = server.run(language, code, {"url": url})[1]["data"]["error"]
+        assert error["line"] == 3 and "main" in error["traceback"], error
+
+
 def test_30_requests_at_once(server, peer):
     got = js(server, "const all = await Promise.allSettled(Array.from({ length: 32 }, (_, n) => httpRequest(v.url + '/echo?n=' + n)));"
              "return [all.filter((r) => r.status === 'fulfilled').map((r) => JSON.parse(r.value.data).path.split('=')[1]), all.filter((r) => r.status !== 'fulfilled').map((r) => r.reason.message)]", url=peer.url)

@@ -12,7 +12,9 @@
 struct code_broker {
     struct code_broker_options options;
     struct code_broker_counts counts;
-    bool freed; /* by its owner: the last look-up takes the memory with it */
+    bool freed;             /* by its owner: the last look-up takes the memory with it */
+    struct sk_list lookups; /* that run, also when nobody waits for them any more */
+    struct sk_list names;   /* transfers that wait for their look-up, in order */
     /* For tests. `permit` true: this very address is allowed, whatever its class. `resolve` gives the addresses of a
      * name (0: there is none) instead of the system's resolver. */
     struct {
@@ -29,7 +31,6 @@ struct code_requester {
     struct code_requester_counts counts;
     struct sk_list transfers;
     struct code_resolve *lookup; /* its one look-up, also when nobody waits for that any more */
-    struct sk_list names;        /* transfers that wait for theirs */
 };
 
 struct code_resolve;
@@ -51,7 +52,7 @@ struct code_transfer {
     /* On its way. */
     struct sk_timer *begin, *deadline, *curl_timer;
     struct code_resolve *resolve;
-    struct sk_list naming; /* in the requester's names */
+    struct sk_list naming; /* in the broker's names */
     struct sockaddr_storage addresses[CODE_RESOLVED_MAX];
     size_t address_count;
     CURLM *multi;

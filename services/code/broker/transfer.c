@@ -20,7 +20,15 @@ struct code_resolve {
     struct code_broker *broker;
     struct code_transfer *transfer;   /* NULL = nobody waits any more */
     struct code_requester *requester; /* NULL = gone */
+    struct sk_list link;              /* in the broker's lookups */
+    char *queue_id;                   /* a copy: a task may be gone before its look-up */
 };
+
+static void resolve_free(struct code_resolve *resolve)
+{
+    free(resolve->queue_id);
+    free(resolve);
+}
 
 struct code_broker *code_broker_new(const struct code_broker_options *options)
 {
@@ -30,6 +38,8 @@ struct code_broker *code_broker_new(const struct code_broker_options *options)
         free(broker);
         return NULL;
     }
+    sk_list_init(&broker->lookups);
+    sk_list_init(&broker->names);
     broker->options = *options;
     if (broker->options.budget_bytes <= 0)
         broker->options.budget_bytes = CODE_BROKER_BUDGET;
@@ -75,7 +85,6 @@ struct code_requester *code_requester_new(struct code_broker *broker, const char
     requester->task_id = strdup(task_id);
     requester->queue_id = queue_id == NULL ? NULL : strdup(queue_id);
     sk_list_init(&requester->transfers);
-    sk_list_init(&requester->names);
     if (requester->task_id == NULL || (queue_id != NULL && requester->queue_id == NULL)) {
         code_requester_free(requester);
         return NULL;
@@ -290,16 +299,16 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
     struct code_requester *requester = resolve->requester;
     struct code_broker *broker = resolve->broker;
     bool too_many = false;
+    struct sk_list *next;
 
-    free(resolve);
-    if (requester != NULL) {
-        struct sk_list *next;
-
+    sk_list_remove(&resolve->link);
+    resolve_free(resolve);
+    if (requester != NULL)
         requester->lookup = NULL;
-        /* All of them, a few at most: the first to come gets it. Not from in here: it may end the requester. */
-        while ((next = sk_list_pop_front(&requester->names)) != NULL)
-            sk_timer_start(SK_LIST_ENTRY(struct code_transfer, next, naming)->begin, 0, 0);
-    }
+    /* All of them, CODE_FLIGHT_MAX of a task at most: the first that may gets it. Not from in here: it may end the
+     * requester. */
+    while ((next = sk_list_pop_front(&broker->names)) != NULL)
+        sk_timer_start(SK_LIST_ENTRY(struct code_transfer, next, naming)->begin, 0, 0);
     if (--broker->counts.resolving == 0 && broker->freed)
         free(broker);
     if (t != NULL) {
@@ -321,7 +330,23 @@ static void on_resolved(uv_getaddrinfo_t *request, int status, struct addrinfo *
         exchange(t);
 }
 
-/* A task has one look-up at a time: each may hold one of the few threads for as long as a name server is silent. */
+/* Each look-up may hold one of the few threads for as long as a name server is silent, also when its task is gone: a
+ * task has one at a time, and a queueId, whose tasks may follow each other quickly, a few. */
+static bool may_resolve(const struct code_requester *requester)
+{
+    size_t max = requester->queue_id == NULL ? CODE_LOOKUPS_UNNAMED_MAX : CODE_LOOKUPS_QUEUE_MAX, count = 0;
+
+    if (requester->lookup != NULL)
+        return false;
+    SK_LIST_FOREACH (struct code_resolve, other, &requester->broker->lookups, link) {
+        if (requester->queue_id == NULL || other->queue_id == NULL)
+            count += requester->queue_id == other->queue_id;
+        else
+            count += strcmp(requester->queue_id, other->queue_id) == 0;
+    }
+    return count < max;
+}
+
 static void resolve(struct code_transfer *t)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
@@ -339,11 +364,16 @@ static void resolve(struct code_transfer *t)
         exchange(t);
         return;
     }
-    if (requester->lookup != NULL) {
-        sk_list_push_back(&requester->names, &t->naming);
+    if (!may_resolve(requester)) {
+        sk_list_push_back(&broker->names, &t->naming);
         return;
     }
     t->resolve = calloc(1, sizeof(*t->resolve));
+    if (t->resolve != NULL && requester->queue_id != NULL &&
+        (t->resolve->queue_id = strdup(requester->queue_id)) == NULL) {
+        resolve_free(t->resolve);
+        t->resolve = NULL;
+    }
     if (t->resolve == NULL) {
         finish(t, "Out of memory");
         return;
@@ -353,13 +383,14 @@ static void resolve(struct code_transfer *t)
     t->resolve->request.data = t->resolve;
     if (uv_getaddrinfo(sk_loop_uv(broker->options.loop), &t->resolve->request, on_resolved, t->target.host, NULL,
                        &hints) != 0) {
-        free(t->resolve);
+        resolve_free(t->resolve);
         t->resolve = NULL;
         finish(t, "Request failed: could not resolve host");
         return;
     }
     t->resolve->requester = requester;
     requester->lookup = t->resolve;
+    sk_list_push_back(&broker->lookups, &t->resolve->link);
     broker->counts.resolving++;
 }
 

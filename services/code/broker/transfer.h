@@ -8,21 +8,23 @@
  *
  * Everything belongs to the loop thread and nothing blocks: a multi handle of libcurl's per request is driven by the
  * loop, so that no connection and no resolved name is ever shared between two requests. Names are resolved on libuv's
- * threads (half of UV_THREADPOOL_SIZE at a time), one of a task at a time; a request that is over does not wait for its
- * answer. */
+ * threads (half of UV_THREADPOOL_SIZE at a time), one of a task and a few of a queueId at a time, the others wait in
+ * order; a request that is over does not wait for its answer. */
 #ifndef SK_CODE_BROKER_TRANSFER_H
 #define SK_CODE_BROKER_TRANSFER_H
 
 #include "common/base/loop.h"
 #include "services/code/broker/policy.h"
 
-#define CODE_REDIRECTS_MAX      5
-#define CODE_FLIGHT_MAX         4                     /* requests of one task at a time; the worker keeps the rest */
-#define CODE_BROKER_BUDGET      (256LL * 1024 * 1024) /* bytes of answers held by the whole host */
-#define CODE_ANSWER_HEADERS_MAX 65536                 /* bytes of status lines, headers and trailers of one request */
-#define CODE_CONNECT_TIMEOUT_MS 10000
-#define CODE_RESOLVED_MAX       64 /* a name with more addresses is refused */
-#define CODE_REQUEST_LIMIT_TEXT "Request limit exceeded"
+#define CODE_REDIRECTS_MAX       5
+#define CODE_FLIGHT_MAX          4                     /* requests of one task at a time; the worker keeps the rest */
+#define CODE_BROKER_BUDGET       (256LL * 1024 * 1024) /* bytes of answers held by the whole host */
+#define CODE_ANSWER_HEADERS_MAX  65536                 /* bytes of status lines, headers and trailers of one request */
+#define CODE_CONNECT_TIMEOUT_MS  10000
+#define CODE_RESOLVED_MAX        64 /* a name with more addresses is refused */
+#define CODE_LOOKUPS_QUEUE_MAX   4  /* names that are looked up at a time for tasks of one queueId */
+#define CODE_LOOKUPS_UNNAMED_MAX 16 /* and for all tasks without one */
+#define CODE_REQUEST_LIMIT_TEXT  "Request limit exceeded"
 
 struct code_broker_options {
     struct sk_loop *loop;
@@ -36,7 +38,7 @@ struct code_broker_counts {
     int64_t requests, refused, failed, answered, cancelled;
     int64_t sent_bytes, received_bytes;
     int64_t in_flight, held_bytes; /* now */
-    int64_t resolving;             /* look-ups now, also those that nobody waits for any more: one of a task */
+    int64_t resolving; /* look-ups now, also those that nobody waits for any more: one of a task, a few of a queueId */
 };
 
 struct code_broker;

@@ -7,7 +7,7 @@ import { StringOf, toLowerCase, toUpperCase, slice, freeze, defineProperty, worl
 const FLIGHT_MAX = 4;
 
 const waiting = new MapOf(); // id -> frame text, in order
-const pending = new MapOf(); // id -> {resolve, reject}
+const pending = new MapOf(); // id -> {resolve, reject, failure}
 let limits = { requestMax: 0, requestBytes: 0, requestMs: 0 };
 let made = 0, flying = 0, lost = "";
 
@@ -26,6 +26,12 @@ function settle(id) {
 
     if (request !== undefined) mapDelete(pending, id);
     return request;
+}
+
+// The error was made at the call: where the answer comes in, no code of the task is on the stack that could be told.
+function fail(request, message) {
+    defineProperty(request.failure, "message", { __proto__: null, value: message, writable: true, enumerable: false, configurable: true });
+    request.reject(request.failure);
 }
 
 function byteLength(text) {
@@ -85,9 +91,10 @@ async function httpRequest(url, options = {}) {
     if (given.followRedirects === true) frame.followRedirects = true;
     // A toJSON that the task put on all objects would change what is sent, nothing else.
     const text = jsonStringify(frame);
+    const failure = new ErrorOf("");
 
     return await new PromiseOf((resolve, reject) => {
-        mapSet(pending, id, { resolve, reject });
+        mapSet(pending, id, { resolve, reject, failure });
         mapSet(waiting, id, text);
         if (flying < FLIGHT_MAX) send(id, text);
     });
@@ -116,7 +123,7 @@ export function answer(text) {
     });
     if (next !== undefined) send(next, frame);
     if (reply.ok === true) request.resolve({ status: reply.status, statusText: reply.statusText ?? "", headers: reply.headers ?? {}, data: reply.data ?? "" });
-    else request.reject(new ErrorOf(StringOf(reply.message ?? "Request failed")));
+    else fail(request, StringOf(reply.message ?? "Request failed"));
     return true;
 }
 
@@ -127,7 +134,7 @@ export function disconnect(message) {
     mapForEach(pending, (request, id) => {
         mapDelete(pending, id);
         mapDelete(waiting, id);
-        request.reject(new ErrorOf(message));
+        fail(request, message);
     });
 }
 

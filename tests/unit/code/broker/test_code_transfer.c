@@ -693,6 +693,45 @@ START_TEST(test_one_look_up_of_a_task)
 }
 END_TEST
 
+/* Nor can a tenant with many tasks: the names of the others are looked up beside its own. */
+START_TEST(test_few_look_ups_of_a_queue_id)
+{
+    enum { TASKS = CODE_LOOKUPS_QUEUE_MAX + 2 };
+    struct bed bed;
+    struct result r[TASKS], other, unnamed;
+    struct code_requester *first, *tasks[TASKS + 2];
+    uv_work_t work[2];
+
+    ck_assert_int_eq(setenv("UV_THREADPOOL_SIZE", "2", 1), 0);
+    ck_assert_int_eq(sem_init(&held, 0, 0), 0);
+    begin(&bed);
+    first = bed.requester;
+    bed.broker->seam.resolve = NULL;
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(uv_queue_work(sk_loop_uv(bed.loop), &work[i], hold_thread, thread_free), 0);
+    for (int i = 0; i < TASKS + 2; i++) {
+        const char *queue_id = i < TASKS ? "team-many" : i == TASKS ? "team-other" : NULL;
+
+        bed.requester = tasks[i] = code_requester_new(bed.broker, "task", queue_id, &usual);
+        send_to(&bed, i < TASKS ? &r[i] : i == TASKS ? &other : &unnamed, "http://a.invalid/", PLAIN);
+    }
+    for (int i = 0; i < 100 || code_broker_counts(bed.broker).resolving < CODE_LOOKUPS_QUEUE_MAX + 2; i++)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_NOWAIT);
+    ck_assert_int_eq(code_broker_counts(bed.broker).resolving, CODE_LOOKUPS_QUEUE_MAX + 2);
+    for (int i = 0; i < 2; i++)
+        sem_post(&held);
+    while (bed.waiting > 0 || threads_freed < 2)
+        uv_run(sk_loop_uv(bed.loop), UV_RUN_ONCE);
+    for (int i = 0; i < TASKS; i++)
+        ck_assert_str_eq(r[i].message, "Request failed: could not resolve host");
+    ck_assert(other.done && unnamed.done);
+    for (int i = 0; i < TASKS + 2; i++)
+        code_requester_free(tasks[i]);
+    bed.requester = first;
+    end(&bed);
+}
+END_TEST
+
 /* The certificate must be one of a known authority, and for this very name. */
 START_TEST(test_tls)
 {
@@ -728,4 +767,4 @@ END_TEST
 
 SK_CHECK_MAIN("code transfer", test_answers, test_names_and_addresses, test_system_resolver, test_redirects,
               test_limits, test_bomb_and_budget, test_policy_and_audit, test_flight_and_cancel, test_free_inside_done,
-              test_cancel_while_resolving, test_one_look_up_of_a_task, test_tls)
+              test_cancel_while_resolving, test_one_look_up_of_a_task, test_few_look_ups_of_a_queue_id, test_tls)

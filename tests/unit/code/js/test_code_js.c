@@ -276,6 +276,52 @@ START_TEST(test_http_lost)
 }
 END_TEST
 
+static void expect_failure(const char *code, struct js_broker *broker, const char *message, int line,
+                           const char *traceback)
+{
+    struct code_task task = task_of(code, "{}");
+    int status;
+    json_t *frame = js_run(&task, 0, broker, &status);
+    char *dump;
+
+    ck_assert_ptr_nonnull(frame);
+    dump = json_dumps(frame, JSON_COMPACT);
+    ck_assert_msg(json_is_false(json_object_get(frame, "ok")), "%s", dump);
+    ck_assert_str_eq(text(frame, "message"), message);
+    ck_assert_str_eq(text(frame, "type"), "Error");
+    ck_assert_msg(json_integer_value(json_object_get(frame, "line")) == line, "%s", dump);
+    ck_assert_str_eq(text(frame, "traceback"), traceback);
+    free(dump);
+    json_decref(frame);
+}
+
+/* A request that fails is told where it was made, whenever that shows: by the answer or by the end of the line. */
+START_TEST(test_http_failure_has_a_line)
+{
+    struct js_broker refusing = {.answer = refuse, .expect = 1}, later = {.answer = refuse, .expect = 1},
+                     hostile = {.answer = refuse, .expect = 1}, junk = {.answer = echo, .expect = 1, .junk = true};
+
+    expect_failure("async function main() {\n\n  return await httpRequest('http://10.0.0.1/')\n}", &refusing,
+                   "Request to private network not allowed", 3,
+                   "Error: Request to private network not allowed\n    at main (code.js:3:27)\n"
+                   "    at main (code.js:1:21)"); /* an asynchronous function is two to the engine */
+    expect_failure("async function get(url) {\n  await delay(1)\n  return httpRequest(url)\n}\n"
+                   "async function main() {\n  return await get('http://10.0.0.1/')\n}",
+                   &later, "Request to private network not allowed", 3,
+                   "Error: Request to private network not allowed\n    at get (code.js:3:21)");
+    expect_failure("async function main() {\n  const p = httpRequest('http://10.0.0.1/')\n"
+                   "  Error.prototype.message = 'x'; Object.prototype.get = () => 1\n  await p\n}",
+                   &hostile, "Request to private network not allowed", 2,
+                   "Error: Request to private network not allowed\n    at main (code.js:2:24)\n"
+                   "    at main (code.js:1:21)");
+    expect_failure("async function main() {\n  await httpRequest('http://a')\n}", &junk, "Network connection lost", 2,
+                   "Error: Network connection lost\n    at main (code.js:2:20)\n    at main (code.js:1:21)");
+    expect_text("async function main() { try { await httpRequest('http://10.0.0.1') } catch (e) { return "
+                "[e instanceof Error, Object.keys(e).length, String(e)].join() } }",
+                &refusing, "true,0,Error: Request to private network not allowed");
+}
+END_TEST
+
 START_TEST(test_http_beside_timers)
 {
     struct js_broker broker = {.answer = echo, .expect = 2, .hold = 2};
@@ -453,6 +499,7 @@ int main(int argc, char **argv)
                                   test_http_large,
                                   test_http_refusals,
                                   test_http_lost,
+                                  test_http_failure_has_a_line,
                                   test_http_beside_timers,
                                   test_http_beside_a_busy_interval,
                                   test_randomness_of_siblings,
