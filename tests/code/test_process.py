@@ -154,7 +154,8 @@ def test_a_lack_of_descriptors_fails_no_queue(tmp_path):
             good += b'"codeReturn":1' in text
             if b'"codeReturn":1' not in text:
                 bad.append(text)
-        assert good >= 150, (good, bad[:3])
+        # The service takes as many as leave descriptors for its tasks, and tells the others so at once.
+        assert good >= 100 and all(b"too many connections" in text for text in bad), (good, bad[:3])
         server.wait_idle()
         assert server.value("js", "function main() { return 1 }") == 1
 
