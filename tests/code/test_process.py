@@ -155,7 +155,9 @@ def test_a_lack_of_descriptors_fails_no_queue(tmp_path):
             if b'"codeReturn":1' not in text:
                 bad.append(text)
         # The service takes as many as leave descriptors for its tasks, and tells the others so at once.
-        assert good >= 100 and all(b"too many connections" in text for text in bad), (good, bad[:3])
+        # A refusal can be overtaken by the reset of a connection whose request nobody read.
+        told = [text for text in bad if b"too many connections" in text]
+        assert good >= 100 and told and all(text in told or not text or b"reset" in text for text in bad), (good, bad[:3])
         server.wait_idle()
         assert server.value("js", "function main() { return 1 }") == 1
 

@@ -171,7 +171,7 @@ class CodeServer:
         status, left = None, []
         try:
             if self.process is not None:
-                tree = [pid for pid, _ in self.children()]
+                tree = {pid: started(pid) for pid, _ in self.children()}
                 if self.process.poll() is None:
                     self.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -192,12 +192,13 @@ class CodeServer:
                 self.uids.release()
 
     def left(self, tree=(), seconds=0):
-        """Members of the tree and processes with its uids, the launcher left out, that are still there after `seconds`."""
+        """Members of the tree ({pid: when it started}, as a pid is used again) and processes with its uids, the launcher left
+        out, that are still there after `seconds`."""
         deadline = time.monotonic() + seconds
         while True:
             alive = processes()
             left = [pid for pid, p in alive.items() if pid != self.pid and p.state != "Z" and
-                    ((pid in tree and p.comm.startswith("sk-")) or self.uids.base <= p.uid < self.uids.base + UID_BLOCK)]
+                    ((pid in tree and p.comm.startswith("sk-") and started(pid) == tree[pid]) or self.uids.base <= p.uid < self.uids.base + UID_BLOCK)]
             if not left or time.monotonic() >= deadline:
                 return left
             time.sleep(0.01)
@@ -325,6 +326,13 @@ def processes():
             field = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
             found[int(name)] = Process(int(field["PPid"]), field["State"][0], field["Name"], int(field["Uid"].split()[0]))
     return found
+
+
+def started(pid):
+    """When the process began, in ticks since the machine did; None when it is gone."""
+    with contextlib.suppress(OSError, IndexError):
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19])
+    return None
 
 
 def status_bytes(pid, field):

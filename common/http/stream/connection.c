@@ -476,7 +476,10 @@ void sk_connection_start(struct connection *c)
     }
     if ((int64_t)server->count > server->limits.max_connections || server->draining) {
         server->counters.refused++;
-        fail_head(c, 503, "too many connections");
+        if ((int64_t)server->count > (int64_t)server->limits.max_connections + SK_STREAM_REFUSED_MAX)
+            sk_connection_cut(c);
+        else
+            fail_head(c, 503, "too many connections");
         return;
     }
     sk_conn_timeout(&c->conn, server->limits.idle_ms);

@@ -27,6 +27,8 @@
 #define SK_MUST_USE __attribute__((warn_unused_result))
 #endif
 
+#define SK_STREAM_REFUSED_MAX 32 /* a refused one keeps its descriptor until it has read that, for two seconds */
+
 struct sk_stream_limits {
     size_t header_bytes; /* request or status line plus headers; more is answered 431 */
     int header_count;    /* more is answered 431 */
@@ -36,7 +38,7 @@ struct sk_stream_limits {
     int body_ms;         /* gap between two pieces of a body that is wanted; 0 = no limit */
     int write_ms;        /* queued bytes without progress; then the connection is cut */
     int tunnel_ms;       /* an upgraded connection without traffic from the peer; 0 = no limit */
-    int max_connections; /* more get 503 and are closed */
+    int max_connections; /* more get 503 and are closed; SK_STREAM_REFUSED_MAX at a time, others are just closed */
     size_t write_high;   /* sk_stream_write returns false above this many queued bytes */
 };
 

@@ -213,7 +213,7 @@ static int make_parts(struct code_host *host, const struct code_host_options *op
 /* Idle connections, which need no token, must leave descriptors for the tasks. */
 static int connections_max(const struct code_config *config)
 {
-    int64_t needed = CODE_OTHER_FDS + CODE_POOLS * config->pool_size * CODE_TASK_FDS, room;
+    int64_t needed = CODE_OTHER_FDS + SK_STREAM_REFUSED_MAX + CODE_POOLS * config->pool_size * CODE_TASK_FDS, room;
     struct rlimit files;
 
     if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
@@ -335,14 +335,19 @@ static void free_parts(struct code_host *host)
     free(host->python_modules);
 }
 
-/* Names are looked up on libuv's threads, of which it gives half to that; they are made when the first one is. */
-static void prepare_threads(void)
+/* What libraries take from the environment and from malloc, before they begin. */
+static void prepare_process(void)
 {
     char size[16];
 
+    /* Names are looked up on libuv's threads, of which it gives half to that; they are made when the first one is. */
     snprintf(size, sizeof(size), "%d", 2 * CODE_LOOKUPS_MAX);
     (void)setenv("UV_THREADPOOL_SIZE", size, 0); /* somebody who set it knows why */
-    mallopt(M_ARENA_MAX, 2);                     /* one heap each would cost more than the host itself */
+    /* One heap for each of these threads would cost more than the host itself. And bodies, frames and answers of many
+     * MiB go back to the machine when they are freed, whatever small piece lies behind them. */
+    mallopt(M_ARENA_MAX, 2);
+    mallopt(M_MMAP_THRESHOLD, CODE_MMAP_BYTES);
+    mallopt(M_TRIM_THRESHOLD, 4 * CODE_MMAP_BYTES);
 }
 
 int code_host_run(const struct code_host_options *options)
@@ -350,7 +355,7 @@ int code_host_run(const struct code_host_options *options)
     static struct code_host host;
     struct sk_error err = {0};
 
-    prepare_threads();
+    prepare_process();
     host.config = options->config;
     host.source = options->source;
     host.limits = code_config_limits(options->config);

@@ -28,7 +28,8 @@
 #define CODE_CONNECTIONS_MAX 4096
 #define CODE_CONNECTIONS_MIN 32
 #define CODE_TASK_FDS        (6 + 2 * CODE_FLIGHT_MAX) /* descriptors of a task at most, those of its requests too */
-#define CODE_OTHER_FDS       64                        /* zygotes, listeners, log, names that are looked up */
+#define CODE_OTHER_FDS       32                        /* zygotes, listeners, log */
+#define CODE_MMAP_BYTES      (1 << 20)                 /* buffers of this size and more are mappings of their own */
 #define CODE_LOOKUPS_MAX     32                        /* names that are looked up at a time; twice as many threads */
 
 struct code_call;

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from code_server import CodeServer
+from code_server import CodeServer, started
 from waiting import eventually
 from table import need_full
 
@@ -247,7 +247,7 @@ def test_a_killed_host_or_launcher_leaves_nothing(role):
     try:
         threading.Thread(target=lambda: _quietly(server), daemon=True).start()
         eventually(server.tasks)
-        tree = [pid for pid, _ in server.children()]
+        tree = {pid: started(pid) for pid, _ in server.children()}
         os.kill(server.host_pid if role == "host" else server.pid, signal.SIGKILL)
         server.join(15)
         eventually(lambda: not server.left(tree), 10, lambda: f"left: {server.left(tree)}")
