@@ -106,8 +106,9 @@ void code_pages_collapse(void)
 
 /* ---- files -------------------------------------------------------------------------------------- */
 struct text {
-    int fd;       /* of memory; -1 = none to be had */
+    int fd;       /* of memory */
     size_t bytes; /* of it that are used */
+    bool full;    /* the kernel has no more, or CODE_TEXT_BYTES_MAX are used */
 };
 
 static int text_file(void)
@@ -143,17 +144,14 @@ static void replace(const struct mapping *m, int pagemap, void *arg)
 
     if ((!executed && strcmp(m->permissions, "r--p") != 0) || m->inode == 0 || m->memfd)
         return;
-    for (uintptr_t at = first_huge(m); at + HUGE_BYTES <= m->to && text->fd >= 0; at += HUGE_BYTES) {
+    for (uintptr_t at = first_huge(m); at + HUGE_BYTES <= m->to && !text->full; at += HUGE_BYTES) {
         if (present(pagemap, at, &private) < USED_ENOUGH || private > 0)
             continue;
-        if (text->bytes + HUGE_BYTES > CODE_TEXT_BYTES_MAX || !append(text, (const void *)at) ||
-            mmap((void *)at, HUGE_BYTES, protection, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, text->fd,
-                 (off_t)text->bytes) == MAP_FAILED) {
-            close(text->fd);
-            text->fd = -1;
-            return;
-        }
-        text->bytes += HUGE_BYTES;
+        text->full = text->bytes + HUGE_BYTES > CODE_TEXT_BYTES_MAX || !append(text, (const void *)at) ||
+                     mmap((void *)at, HUGE_BYTES, protection, MAP_PRIVATE | MAP_FIXED | MAP_POPULATE, text->fd,
+                          (off_t)text->bytes) == MAP_FAILED;
+        if (!text->full)
+            text->bytes += HUGE_BYTES;
     }
 }
 
@@ -161,12 +159,12 @@ size_t code_pages_text(void)
 {
     struct text text = {.fd = text_file()};
 
+    if (text.fd < 0)
+        return 0;
     each_mapping(replace, &text);
-    if (text.fd >= 0) {
-        /* Whoever gets hold of it can change nothing: it is the code of every task. */
-        (void)fcntl(text.fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-        close(text.fd);
-    }
+    /* Whoever gets hold of it can change nothing: it is the code of every task. */
+    (void)fcntl(text.fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    close(text.fd);
     return text.bytes;
 }
 
