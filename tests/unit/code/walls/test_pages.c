@@ -23,13 +23,15 @@
 #define HUGE_BYTES ((size_t)2 << 20)
 #define PAGE_BYTES ((size_t)4096)
 
-/* Memory at a multiple of 2 MiB, in small pages so far: `every`-th of them written. */
+/* Memory at a multiple of 2 MiB, in small pages so far: `every`-th of them written. A mapping of its own: what lies
+ * beside it cannot be accessed, so that the kernel joins it with no other. */
 static char *memory(size_t every)
 {
-    char *map = mmap(NULL, 3 * HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at;
+    char *map = mmap(NULL, 3 * HUGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *at;
 
     ck_assert_ptr_ne(map, MAP_FAILED);
-    at = map + (HUGE_BYTES - (size_t)map % HUGE_BYTES) % HUGE_BYTES;
+    at = map + HUGE_BYTES - (size_t)map % HUGE_BYTES;
+    ck_assert_int_eq(mprotect(at, HUGE_BYTES, PROT_READ | PROT_WRITE), 0);
     ck_assert_int_eq(madvise(at, HUGE_BYTES, MADV_NOHUGEPAGE), 0);
     for (size_t page = 0; page < HUGE_BYTES / PAGE_BYTES; page += every)
         memset(at + page * PAGE_BYTES, (int)(page % 251 + 1), PAGE_BYTES);
