@@ -534,6 +534,7 @@ class Site:
 
     def _connect(self):
         self.client = json.loads(self.stack("env", "--json").stdout)
+        self.client.pop("SANDKEEP_CODE_URL", None)  # no site starts the code sandbox, and the doctor would miss it
         self.tap = Tap(self.client["SANDKEEP_NATS_URL"], from_start=self.from_start, subjects=("sandbox.>", "replies.>", f"{TAPPED}.>"))
         self.tap.__enter__()
         self.bus = Bus(self.client["SANDKEEP_NATS_URL"])
