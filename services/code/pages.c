@@ -122,11 +122,12 @@ static int text_file(void)
 /* One more huge page of memory at the end, with this content; false when the kernel has none. */
 static bool append(struct text *text, const void *content)
 {
-    void *copy = MAP_FAILED;
-    bool good = ftruncate(text->fd, (off_t)(text->bytes + HUGE_BYTES)) == 0;
+    void *copy;
+    bool good;
 
-    if (good)
-        copy = mmap(NULL, HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, text->fd, (off_t)text->bytes);
+    if (ftruncate(text->fd, (off_t)(text->bytes + HUGE_BYTES)) != 0)
+        return false;
+    copy = mmap(NULL, HUGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, text->fd, (off_t)text->bytes);
     if (copy == MAP_FAILED)
         return false;
     memcpy(copy, content, HUGE_BYTES);

@@ -188,8 +188,7 @@ const struct ctl_verb ctl_verbs[] = {
     {"doctor", "", "check the invariants on live data",
      "Reads records, quota slots and leases through the service, objects through the provider and events from their "
      "stream, and prints every contradiction as {sandboxId, invariant, detail}; with SANDKEEP_CODE_URL also whether "
-     "the "
-     "code sandbox there is ready. What cannot be had is not judged, and a note says so. "
+     "the code sandbox there is ready. What cannot be had is not judged, and a note says so. "
      "Read-only unless --repair is given, which offers safe commands (recover, stop, delete of an object without a "
      "record) and asks before each. "
      "Exit status 1 when there are findings.",

@@ -103,10 +103,10 @@ static _Noreturn void finish(const char *code, PyObject *message, const char *ty
     python_text_puts(&text, "{\"ok\":false,\"code\":\"");
     python_text_puts(&text, code);
     python_text_puts(&text, "\",\"message\":\"");
+    /* `raise Exception`, a failed assert, exit(): a caller that shows the message only must have something to show. */
     if (PyUnicode_GET_LENGTH(message) > 0)
         python_text_escape_str(&text, message);
-    else /* `raise Exception`, a failed assert, exit(): a caller that shows the message only must have something to show
-          */
+    else
         python_text_escape(&text, type, strlen(type));
     python_text_puts(&text, "\",\"type\":\"");
     python_text_escape(&text, type, strlen(type));
